@@ -1,0 +1,72 @@
+//! What objects tell about themselves: mirrors kept on the host, readable from any thread.
+
+/// A model as loaded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelInfo {
+    /// The graph family, such as `llama`.
+    pub family: String,
+    /// The folder's or file's name, or the one the file gives.
+    pub name: String,
+    /// `safetensors`, `gguf` or `fake`.
+    pub format: String,
+    /// How weights are kept, such as `affine 4-bit group 32` or `float32 (from Q4_1)`.
+    pub weights: String,
+    /// `float32`, `float16` or `bfloat16`.
+    pub compute_type: String,
+    /// `fast` or `exact`.
+    pub numerics: String,
+    pub vocabulary: u32,
+    pub layers: u32,
+    pub hidden: u32,
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub head_dim: u32,
+    /// Most tokens of a sequence.
+    pub context_limit: u64,
+    pub prefill_chunk: u32,
+    pub parameters: u64,
+    /// Bytes that the weights occupy in memory.
+    pub weight_bytes: u64,
+    /// Bytes of a cache for each token.
+    pub cache_bytes_per_token: u64,
+    /// Ids that end a generation, ascending.
+    pub eos: Vec<u32>,
+    pub bos: Option<u32>,
+    pub has_chat_template: bool,
+}
+
+/// Memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// In use by arrays.
+    pub active: u64,
+    /// Freed and kept for reuse.
+    pub pooled: u64,
+    /// Greatest `active` since the engine was made.
+    pub peak: u64,
+    pub limit: u64,
+    pub pool_limit: u64,
+    /// What the machine could still give to this process.
+    pub available: u64,
+    /// Weights of this engine's models.
+    pub models: u64,
+    /// Cache sets of this engine.
+    pub caches: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LayerCacheInfo {
+    /// Storage identity, such as `kv:plain`.
+    pub signature: String,
+    pub offset: u64,
+    pub bytes: u64,
+    pub trimmable: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CacheInfo {
+    pub tokens: u64,
+    pub capacity: u64,
+    pub bytes: u64,
+    pub layers: Vec<LayerCacheInfo>,
+}

@@ -1,0 +1,12 @@
+//! Plain data that every room shares: errors, cancel tokens, options, events. No MLX.
+
+pub mod cancel;
+pub mod error;
+pub mod event;
+pub mod info;
+pub mod options;
+pub mod progress;
+
+pub use cancel::CancelToken;
+pub use error::{Code, Error, Result};
+pub use progress::{LoadPhase, Progress};

@@ -1,0 +1,131 @@
+//! Options as the library understands them; the boundary turns C structs into these.
+
+use super::{CancelToken, Error, Result};
+
+/// How arithmetic is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numerics {
+    /// The fastest way whose results are the library's own.
+    #[default]
+    Fast,
+    /// Only MLX's operations in mlx-lm's order: bit-equal to mlx-lm.
+    Exact,
+}
+
+/// Element type of activations, unquantised weights, scales and plain keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ComputeType {
+    /// The file's under `Exact`; float32 under `Fast` on x86-64, else the file's.
+    #[default]
+    Auto,
+    Float32,
+    Float16,
+    Bfloat16,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    #[default]
+    Auto,
+    Cpu,
+    Gpu,
+}
+
+/// Zero means the default in every number.
+#[derive(Clone, Debug, Default)]
+pub struct EngineOptions {
+    /// Bytes that models, caches and work may take together; 0: three quarters of the memory.
+    pub memory_limit: u64,
+    /// Bytes of freed buffers kept for reuse; 0: 256 MiB or an eighth of the limit, the smaller.
+    pub pool_limit: u64,
+    /// Threads of our workers and of the BLAS; 0: physical cores.
+    pub threads: u32,
+    pub device: Device,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ModelOptions {
+    pub numerics: Numerics,
+    pub compute_type: ComputeType,
+    /// Tokens of a prefill forward; 0: chosen by the numerics (2048 under `Exact`, as mlx-lm).
+    pub prefill_chunk: u32,
+    /// Most tokens of a sequence; 0: the model's own limit. Never above the model's.
+    pub context_limit: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct CacheOptions {
+    /// Most tokens the set may hold; 0: the model's context limit.
+    pub capacity: u64,
+}
+
+/// One way of sampling. `temperature` 0 is greedy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    pub temperature: f32,
+    /// Kept mass; active in (0, 1).
+    pub top_p: f32,
+    /// Kept share of the greatest probability; active in (0, 1].
+    pub min_p: f32,
+    /// Kept candidates; 0 or at least the vocabulary: off.
+    pub top_k: u32,
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling { temperature: 0.0, top_p: 1.0, min_p: 0.0, top_k: 0, seed: 0 }
+    }
+}
+
+impl Sampling {
+    /// INVALID_ARGUMENT naming the field whose value has no meaning.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |field: &str, rule: &str| {
+            Err(Error::invalid_argument(format!("{field} must be {rule}")).field(field))
+        };
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return bad("temperature", "a finite number of at least 0");
+        }
+        if !(0.0..=1.0).contains(&self.top_p) {
+            return bad("top_p", "between 0 and 1");
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return bad("min_p", "between 0 and 1");
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    pub sampling: Sampling,
+    /// Most tokens to generate; `None`: up to the context limit.
+    pub max_tokens: Option<u64>,
+    /// Texts that end the generation; not part of the output.
+    pub stop: Vec<String>,
+    /// Ids that end it, besides the model's own.
+    pub extra_eos: Vec<u32>,
+    /// Do not end at the model's own end-of-sequence ids.
+    pub ignore_eos: bool,
+    /// Report the chosen token's log-probability.
+    pub logprobs: bool,
+    /// Report that many of the likeliest tokens too (at most 20).
+    pub top_logprobs: u32,
+    pub cancel: Option<CancelToken>,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        GenerateOptions {
+            sampling: Sampling::default(),
+            max_tokens: None,
+            stop: Vec::new(),
+            extra_eos: Vec::new(),
+            ignore_eos: false,
+            logprobs: false,
+            top_logprobs: 0,
+            cancel: None,
+        }
+    }
+}

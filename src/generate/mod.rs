@@ -1,0 +1,3 @@
+//! A request becomes events.
+
+pub mod runtime;

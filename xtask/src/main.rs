@@ -1,1 +1,44 @@
-fn main() {}
+//! Developer tasks of libmlxgen: `cargo xtask <task>`.
+
+mod native;
+mod process;
+mod tools;
+
+use anyhow::{Result, bail};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+const USAGE: &str = "\
+usage: cargo xtask <task>
+
+  native    set up MLX for this machine (Linux; macOS needs nothing)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> Result<()> {
+    match arguments {
+        ["native"] => native::set_up(&root()),
+        // Its own process, because libclang is found through an environment variable.
+        ["native-bindings", headers, out] => native::bindings::generate(Path::new(headers), Path::new(out)),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+/// The repository. Asked at run time, so that a moved folder is seen.
+fn root() -> PathBuf {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&manifest).parent().expect("xtask lies in the repository").to_owned()
+}

@@ -4,8 +4,8 @@
 //! flags live in slots that are never freed, each with a generation, and a request is one
 //! compare-and-swap that takes no lock and allocates nothing.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -61,7 +61,11 @@ impl CancelId {
 
 /// A share in a cancel flag. Once requested it stays so.
 #[derive(Debug)]
-pub struct CancelToken(CancelId);
+pub struct CancelToken {
+    id: CancelId,
+    /// Tokens whose request counts for this one too.
+    parents: Option<Arc<[CancelToken]>>,
+}
 
 impl CancelToken {
     /// OUT_OF_MEMORY if a million tokens are alive.
@@ -89,19 +93,28 @@ impl CancelToken {
         let slot = unclaimed.slot().ok_or_else(|| Error::internal("a cancel slot is missing"))?;
         slot.references.store(1, Ordering::Release);
         let generation = slot.word.load(Ordering::Acquire) >> 1;
-        Ok(CancelToken(CancelId { slot: index, generation }))
+        Ok(CancelToken { id: CancelId { slot: index, generation }, parents: None })
+    }
+
+    /// A token that is requested when it or any of `parents` is. A request to it does not reach
+    /// the parents.
+    pub fn linked(parents: &[&CancelToken]) -> Result<Self> {
+        let mut token = Self::try_new()?;
+        token.parents = Some(parents.iter().copied().cloned().collect());
+        Ok(token)
     }
 
     pub fn id(&self) -> CancelId {
-        self.0
+        self.id
     }
 
     pub fn request(&self) {
-        self.0.request();
+        self.id.request();
     }
 
     pub fn is_requested(&self) -> bool {
-        self.0.is_requested() == Some(true)
+        self.id.is_requested() == Some(true)
+            || self.parents.iter().flat_map(|parents| parents.iter()).any(CancelToken::is_requested)
     }
 
     /// CANCELLED once requested.
@@ -112,19 +125,19 @@ impl CancelToken {
 
 impl Clone for CancelToken {
     fn clone(&self) -> Self {
-        if let Some(slot) = self.0.slot() {
+        if let Some(slot) = self.id.slot() {
             slot.references.fetch_add(1, Ordering::AcqRel);
         }
-        CancelToken(self.0)
+        CancelToken { id: self.id, parents: self.parents.clone() }
     }
 }
 
 impl Drop for CancelToken {
     fn drop(&mut self) {
-        let Some(slot) = self.0.slot() else { return };
+        let Some(slot) = self.id.slot() else { return };
         if slot.references.fetch_sub(1, Ordering::AcqRel) == 1 {
-            slot.word.store((self.0.generation + 1) << 1, Ordering::Release);
-            FREE.lock().returned.push(self.0.slot);
+            slot.word.store((self.id.generation + 1) << 1, Ordering::Release);
+            FREE.lock().returned.push(self.id.slot);
         }
     }
 }
@@ -142,6 +155,19 @@ mod tests {
         token.request();
         assert!(share.is_requested());
         assert_eq!(share.check().unwrap_err().code(), crate::base::Code::Cancelled);
+    }
+
+    #[test]
+    fn a_linked_token_hears_its_parents_and_does_not_speak_to_them() {
+        let parents = [CancelToken::try_new().unwrap(), CancelToken::try_new().unwrap()];
+        let child = CancelToken::linked(&[&parents[0], &parents[1]]).unwrap();
+        let grandchild = CancelToken::linked(&[&child]).unwrap().clone();
+        assert!(!grandchild.is_requested());
+        child.request();
+        assert!(grandchild.is_requested() && !parents[0].is_requested());
+        let other = CancelToken::linked(&[&parents[0], &parents[1]]).unwrap();
+        parents[1].request();
+        assert!(other.is_requested() && !parents[0].is_requested());
     }
 
     #[test]

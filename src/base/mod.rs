@@ -5,6 +5,7 @@ pub mod error;
 pub mod event;
 pub mod info;
 pub mod options;
+pub mod panics;
 pub mod progress;
 
 pub use cancel::CancelToken;

@@ -131,7 +131,8 @@ pub struct LogprobReport {
 
 /// A token that is being computed.
 pub trait PendingToken {
-    /// Waits for it.
+    /// Waits for it. May be called again. An error means that the forward which computes it
+    /// failed: the state is then good for no more than truncation to what it covered before.
     fn read(&self) -> Result<(u32, Option<TokenLogprobs>)>;
     fn as_any(&self) -> &dyn Any;
 }

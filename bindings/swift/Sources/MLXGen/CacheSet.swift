@@ -1,0 +1,128 @@
+import CMLXGen
+import Dispatch
+
+/// The computed state of one sequence of tokens: keys and values of every layer.
+///
+/// Lend it to generations one after another; to run two from the same beginning, ``fork()`` it.
+public final class CacheSet: Sendable {
+    let handle: Handle
+    public let model: Model
+    /// Calls on a cache set go one at a time. A generation that ends gives the set back in a call
+    /// on this queue, so that the next call finds it free.
+    let queue = DispatchQueue(label: "mlxgen.cache")
+
+    /// - Parameter capacity: most tokens that it may hold; 0: the model's context limit.
+    /// - Throws: ``MLXGenError``: `outOfMemory`, `invalidArgument`.
+    public convenience init(_ model: Model, capacity: Int = 0) async throws {
+        let capacity: UInt64 = try unsigned(capacity, "capacity")
+        let handle = try await DispatchQueue.engineCalls.offload {
+            var options = mlxgen_cache_options()
+            _ = mlxgen_cache_options_init(&options, MemoryLayout.size(ofValue: options))
+            options.capacity = capacity
+            return try make(mlxgen_cache_release) {
+                mlxgen_cache_new(model.handle.pointer, &options, $0, $1)
+            }
+        }
+        self.init(owning: handle, model: model)
+    }
+
+    private init(owning handle: Handle, model: Model) {
+        self.handle = handle
+        self.model = model
+    }
+
+    /// Computes further tokens. When the task is cancelled, whole steps of them may be kept: see
+    /// ``tokenCount``.
+    ///
+    /// - Throws: ``MLXGenError``: `invalidArgument` for no or unknown tokens, `contextFull`,
+    ///   `outOfMemory`, `busy` while a generation has the set; `CancellationError`.
+    public func append(_ tokens: [TokenID]) async throws {
+        try await queue.offload { [handle] token in
+            try tokens.withUnsafeBufferPointer { tokens in
+                try check {
+                    mlxgen_cache_append(handle.pointer, tokens.baseAddress, tokens.count, token.pointer, $0)
+                }
+            }
+        }
+    }
+
+    /// The scores of every token of the vocabulary as the next one, after an ``append(_:)``.
+    ///
+    /// - Throws: ``MLXGenError``: `wrongState` when the last change was not an append.
+    public func logits() async throws -> [Float] {
+        try await queue.offload { [handle] in
+            try Buffer { mlxgen_cache_logits(handle.pointer, $0, $1) }.array(of: Float.self)
+        }
+    }
+
+    /// How many tokens are computed. Never waits for the engine.
+    public var tokenCount: Int {
+        get throws {
+            var count = 0
+            try check { mlxgen_cache_token_count(handle.pointer, &count, $0) }
+            return count
+        }
+    }
+
+    /// The computed tokens.
+    public func tokens() throws -> [TokenID] {
+        try Buffer { mlxgen_cache_tokens(handle.pointer, $0, $1) }.array(of: TokenID.self)
+    }
+
+    /// Forgets what follows the first `keep` tokens.
+    ///
+    /// - Returns: how many were dropped.
+    /// - Throws: ``MLXGenError``: `wrongState` naming the layer that cannot be cut, and then nothing
+    ///   changed; `busy` while a generation has the set.
+    @discardableResult
+    public func truncate(to keep: Int) async throws -> Int {
+        let keep = Int(try unsigned(keep, "keep", as: UInt.self))
+        return try await queue.offload { [handle] in
+            var dropped = 0
+            try check { mlxgen_cache_truncate(handle.pointer, keep, &dropped, $0) }
+            return dropped
+        }
+    }
+
+    /// An independent set with the same tokens.
+    ///
+    /// - Throws: ``MLXGenError``: `outOfMemory`, `busy` while a generation has the set.
+    public func fork() async throws -> CacheSet {
+        let copy = try await queue.offload { [handle] in
+            try make(mlxgen_cache_release) { mlxgen_cache_fork(handle.pointer, $0, $1) }
+        }
+        return CacheSet(owning: copy, model: model)
+    }
+
+    public struct Info: Equatable, Sendable {
+        public let tokens: Int
+        /// Most tokens that it may hold.
+        public let capacity: Int
+        /// Bytes occupied.
+        public let bytes: Int
+        public let layers: [Layer]
+
+        public struct Layer: Codable, Equatable, Sendable {
+            /// The kind of storage, such as `kv:plain`.
+            public let signature: String
+            /// Tokens that it covers.
+            public let offset: Int
+            public let bytes: Int
+            /// Whether its end can be cut off.
+            public let trimmable: Bool
+        }
+
+        /// Whether the end of the set can be cut off.
+        public let trimmable: Bool
+    }
+
+    /// Never waits for the engine.
+    public func info() throws -> Info {
+        var info = mlxgen_cache_description()
+        info.struct_size = MemoryLayout.size(ofValue: info)
+        let layers = try Buffer { mlxgen_cache_info(handle.pointer, &info, $0, $1) }
+        return Info(
+            tokens: Int(clamping: info.tokens), capacity: Int(clamping: info.capacity),
+            bytes: Int(clamping: info.bytes), layers: try layers.decoded(), trimmable: info.trimmable != 0)
+    }
+}

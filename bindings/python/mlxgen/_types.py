@@ -1,0 +1,255 @@
+"""What objects tell: plain immutable data. Sizes are bytes, times are seconds."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Optional, Tuple, Union
+
+from . import _abi
+
+
+class Device(enum.IntEnum):
+    """Where arithmetic runs."""
+
+    AUTO = _abi.DEVICE_AUTO
+    CPU = _abi.DEVICE_CPU
+    GPU = _abi.DEVICE_GPU
+
+
+class Numerics(enum.IntEnum):
+    """How arithmetic is done."""
+
+    #: The fastest way whose results are the library's own.
+    FAST = _abi.NUMERICS_FAST
+    #: Only MLX's operations in mlx-lm's order: bit-equal to mlx-lm.
+    EXACT = _abi.NUMERICS_EXACT
+
+
+class ComputeType(enum.IntEnum):
+    """Element type of activations, unquantised weights, scales, keys and values."""
+
+    #: The file's under EXACT; under FAST what is fastest on the machine.
+    AUTO = _abi.COMPUTE_AUTO
+    FLOAT32 = _abi.COMPUTE_FLOAT32
+    FLOAT16 = _abi.COMPUTE_FLOAT16
+    BFLOAT16 = _abi.COMPUTE_BFLOAT16
+
+
+class LoadPhase(enum.IntEnum):
+    """What a load is doing when it reports progress."""
+
+    #: Configuration, tokenizer and headers.
+    OPEN = 0
+    #: Weights; ``done`` and ``total`` are bytes of the files.
+    WEIGHTS = 1
+    #: Evaluation of what the load prepared.
+    FINISH = 2
+
+
+class ReuseStop(enum.IntEnum):
+    """Why the reuse of a cache set's tokens ended where it did."""
+
+    #: The cache set was empty or none was given.
+    NOTHING_CACHED = 0
+    #: The whole cache set is a prefix of the prompt.
+    CACHE_EXHAUSTED = 1
+    #: They differ there; the rest of the cache set was cut.
+    DIVERGED = 2
+    #: The cache set covers the whole prompt; its last token is forwarded again.
+    PROMPT_COVERED = 3
+
+
+class EndReason(enum.IntEnum):
+    """Why a generation ended. An error is an exception, never an end."""
+
+    EOS = 0
+    STOP_STRING = 1
+    MAX_TOKENS = 2
+    GRAMMAR_END = 3
+    CANCELLED = 4
+    CONTEXT_FULL = 5
+
+
+class ToolArguments(enum.IntEnum):
+    """In which form a chat template gets the arguments of a tool call."""
+
+    AS_GIVEN = 0
+    OBJECT = 1
+    TEXT = 2
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """How the library was built."""
+
+    version: str
+    abi: int
+    #: Such as ``MLX 0.32.2, CPU``.
+    backend: str
+    #: The target triple.
+    target: str
+    features: Tuple[str, ...]
+    debug: bool
+
+
+@dataclass(frozen=True)
+class MemoryInfo:
+    """Memory of an engine, in bytes."""
+
+    #: In use by arrays.
+    active: int
+    #: Freed and kept for reuse.
+    pooled: int
+    #: Greatest ``active`` since the engine was made.
+    peak: int
+    limit: int
+    pool_limit: int
+    #: What the machine could still give to this process.
+    available: int
+    #: Weights of this engine's models.
+    models: int
+    #: Cache sets of this engine.
+    caches: int
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model as loaded."""
+
+    #: The graph family, such as ``llama``.
+    family: str
+    name: str
+    #: ``safetensors`` or ``gguf``.
+    format: str
+    #: How weights are kept, such as ``affine 4-bit group 32``.
+    weights: str
+    #: ``float32``, ``float16`` or ``bfloat16``.
+    compute_type: str
+    #: ``fast`` or ``exact``.
+    numerics: str
+    vocabulary: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    #: Most tokens of a sequence.
+    context_limit: int
+    #: Tokens of one prefill forward.
+    prefill_chunk: int
+    parameters: int
+    weight_bytes: int
+    cache_bytes_per_token: int
+    #: Ids that end a generation, ascending.
+    eos: Tuple[int, ...]
+    bos: Optional[int]
+    has_chat_template: bool
+
+
+@dataclass(frozen=True)
+class LayerCacheInfo:
+    #: Storage identity, such as ``kv:plain``.
+    signature: str
+    #: Tokens covered.
+    offset: int
+    bytes: int
+    trimmable: bool
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    tokens: int
+    capacity: int
+    bytes: int
+    #: Whether every layer can forget its last tokens.
+    trimmable: bool
+    layers: Tuple[LayerCacheInfo, ...]
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """A conversation through the model's chat template."""
+
+    text: str
+    #: Its token ids, special tokens included: the prompt for a generation.
+    tokens: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PrefillEvent:
+    """The prompt is being processed."""
+
+    #: Prompt tokens covered so far, the reused ones included.
+    done: int
+    total: int
+    #: Tokens taken from the cache set instead of computed.
+    reused: int
+    reuse_stop: ReuseStop
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True)
+class TextEvent:
+    """Whole characters and the tokens they came with. Either may be empty."""
+
+    text: str
+    tokens: Tuple[int, ...]
+    #: One for each token if asked for, else empty: natural logarithms, of the model's own
+    #: distribution (before temperature and filters).
+    logprobs: Tuple[float, ...] = ()
+    #: For each token the likeliest ones, descending; empty unless asked for.
+    top_logprobs: Tuple[Tuple[TokenLogprob, ...], ...] = ()
+    #: Whether it repeats what was generated before an interruption.
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Usage:
+    prompt_tokens: int
+    #: Prompt tokens taken from the cache set instead of computed.
+    reused_tokens: int
+    #: Sampled tokens, an ending EOS included.
+    generated_tokens: int
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds."""
+
+    #: From the opening of the stream until it was first served.
+    queued: float
+    #: Prompt forwards until the first token was read.
+    prefill: float
+    #: From the first token to the end.
+    decode: float
+    #: From the opening of the stream to the first token.
+    first_token: float
+
+
+@dataclass(frozen=True)
+class EndEvent:
+    """The generation is over; nothing follows."""
+
+    reason: EndReason
+    #: The stop text that was met, with ``EndReason.STOP_STRING``.
+    stop: Optional[str]
+    usage: Usage
+    timings: Timings
+
+
+Event = Union[PrefillEvent, TextEvent, EndEvent]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole generation."""
+
+    text: str
+    tokens: Tuple[int, ...]
+    end: EndEvent

@@ -1,0 +1,1 @@
+"""Bit-for-bit comparison with mlx-lm."""

@@ -1,0 +1,50 @@
+"""Fixtures: the real library, the reference process, and the models that both load."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator
+
+import pytest
+
+from support.paths import REAL_LIBRARY
+
+os.environ.setdefault("MLXGEN_LIBRARY", str(REAL_LIBRARY))
+
+import mlxgen
+
+from .cases import CASES, PROMPT_SIZES, prompt
+from .reference_process import THREADS, Reference
+
+
+@pytest.fixture(scope="session")
+def reference() -> Iterator[Reference]:
+    made = Reference()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[mlxgen.Engine]:
+    if mlxgen.has_feature("fake"):
+        pytest.exit("these tests need the library with MLX; MLXGEN_LIBRARY names the fake one", 2)
+    with mlxgen.Engine(threads=THREADS) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def tiny(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny model by its case's name; made at the first use."""
+    base = tmp_path_factory.mktemp("tiny")
+    made: Dict[str, Path] = {}
+    cases: Dict[str, Dict[str, Any]] = {case["name"]: case for case in CASES}
+
+    def folder(name: str) -> Path:
+        if name not in made:
+            prompts = [prompt(size) for size in PROMPT_SIZES]
+            reference.ask("make_tiny", folder=base / name, case=cases[name], prompts=prompts)
+            made[name] = base / name
+        return made[name]
+
+    return folder

@@ -1,0 +1,101 @@
+"""mlx-lm's answers: greedy tokens, scores of each step, sampled tokens, surviving sets."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+
+STEP_CONSTANT = 0x9E3779B97F4A7C15
+
+
+def greedy(model: Any, prompt: List[int], chunk: int, count: int) -> List[int]:
+    """`count` greedy tokens, by mlx-lm's own generator."""
+    steps = generate_step(mx.array(prompt), model, max_tokens=count, prefill_step_size=chunk)
+    return [int(token) for token, _ in steps]
+
+
+def prefill(model: Any, prompt: List[int], chunk: int) -> Any:
+    """A cache that covers all of the prompt but its last token, read as `generate_step` does."""
+    cache = make_prompt_cache(model)
+    rest = prompt
+    while len(rest) > 1:
+        count = min(chunk, len(rest) - 1)
+        model(mx.array(rest[:count])[None], cache=cache)
+        mx.eval([layer.state for layer in cache])
+        rest = rest[count:]
+        mx.clear_cache()
+    return cache
+
+
+def scores(model: Any, prompt: List[int], chunk: int, following: List[int]) -> np.ndarray:
+    """float32 `[1 + len(following), vocabulary]`: the scores after the prompt, and after each of
+    the following tokens, forwarded one at a time."""
+    cache = prefill(model, prompt, chunk)
+    rows = []
+    for token in [prompt[-1], *following]:
+        row = model(mx.array([[token]]), cache=cache)[0, -1].astype(mx.float32)
+        mx.eval(row)
+        rows.append(np.array(row))
+    return np.stack(rows)
+
+
+def step_key(seed: int, step: int) -> mx.array:
+    """The key of a step's draw, made of the seed and the step alone."""
+    return mx.random.key((seed ^ ((step + 1) * STEP_CONSTANT)) % 2**64)
+
+
+def filtered(logprobs: mx.array, options: Dict[str, Any]) -> mx.array:
+    """mlx-lm's filters in mlx-lm's order; top-k at or above the vocabulary is off."""
+    if 0 < (top_p := options.get("top_p", 1.0)) < 1:
+        logprobs = apply_top_p(logprobs, top_p)
+    if (min_p := options.get("min_p", 0.0)) != 0:
+        logprobs = apply_min_p(logprobs, min_p)
+    if 0 < (top_k := options.get("top_k", 0)) < logprobs.shape[-1]:
+        logprobs = apply_top_k(logprobs, top_k)
+    return logprobs
+
+
+def sampled(
+    model: Any,
+    prompt: List[int],
+    options: Dict[str, Any],
+    seed: int,
+    count: int,
+    cache: Optional[Any] = None,
+) -> List[int]:
+    """`count` tokens drawn with the key of each step."""
+    cache = prefill(model, prompt, 2048)
+    token, tokens = prompt[-1], []
+    for step in range(count):
+        logits = model(mx.array([[token]]), cache=cache)[:, -1, :]
+        logprobs = filtered(logits - mx.logsumexp(logits, keepdims=True), options)
+        scaled = logprobs * (1.0 / options["temperature"])
+        token = int(mx.random.categorical(scaled, key=step_key(seed, step)).item())
+        tokens.append(token)
+    return tokens
+
+
+def first_tokens(
+    model: Any, prompt: List[int], options: Dict[str, Any], seeds: List[int]
+) -> Dict[str, Any]:
+    """Which ids survive the filters after the prompt, and what each seed draws first."""
+    cache = prefill(model, prompt, 2048)
+    logits = model(mx.array([[prompt[-1]]]), cache=cache)[:, -1, :]
+    logprobs = logits - mx.logsumexp(logits, keepdims=True)
+    kept = filtered(logprobs, options)
+    scaled = kept * (1.0 / options["temperature"])
+    draws = [
+        int(mx.random.categorical(scaled, key=step_key(seed, 0)).item()) for seed in seeds
+    ]
+    flat = np.array(kept.astype(mx.float32))[0]
+    survivors = [int(i) for i in np.nonzero(np.isfinite(flat))[0]]
+    return {
+        "survivors": survivors,
+        "draws": draws,
+        "logprobs": [float(x) for x in np.array(logprobs.astype(mx.float32))[0]],
+    }

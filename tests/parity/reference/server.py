@@ -1,0 +1,79 @@
+"""Answers requests, one JSON object a line, on standard input and output.
+
+Started by `parity.reference_process.Reference`. Whatever libraries print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Dict
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.utils import load_model
+
+from . import oracle, tiny
+
+
+class Server:
+    def __init__(self) -> None:
+        self._loaded = ""
+        self._model: Any = None
+
+    def model(self, folder: str, perturb: str = "") -> Any:
+        """The model in `folder`; the last one stays loaded. `perturb` names a weight of which one
+        element is changed by a quarter."""
+        wanted = f"{folder} {perturb}"
+        if wanted != self._loaded:
+            self._model, _ = load_model(Path(folder))
+            if perturb:
+                weight = dict(tree_flatten(self._model.parameters()))[perturb]
+                changed = np.array(weight.astype(mx.float32))
+                changed.flat[3] *= 1.25
+                changed = mx.array(changed).astype(weight.dtype)
+                self._model.update(tree_unflatten([(perturb, changed)]))
+            self._loaded = wanted
+        return self._model
+
+    def make_tiny(self, folder: str, case: Dict[str, Any], prompts: Any) -> Any:
+        return tiny.make(Path(folder), case, prompts)
+
+    def run(
+        self, folder: str, prompt: Any, chunk: int, count: int, out: str, perturb: str = ""
+    ) -> Any:
+        """Greedy tokens, and in the file `out` the scores of each of their steps."""
+        model = self.model(folder, perturb)
+        tokens = oracle.greedy(model, prompt, chunk, count)
+        np.save(out, oracle.scores(model, prompt, chunk, tokens[:-1]))
+        return tokens
+
+    def sampled(self, folder: str, prompt: Any, options: Any, seed: int, count: int) -> Any:
+        return oracle.sampled(self.model(folder), prompt, options, seed, count)
+
+    def first_tokens(self, folder: str, prompt: Any, options: Any, seeds: Any) -> Any:
+        return oracle.first_tokens(self.model(folder), prompt, options, seeds)
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    server = Server()
+    answers.write(json.dumps({"ready": True, "mlx": mx.__version__}) + "\n")
+    answers.flush()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            result = getattr(server, request.pop("op"))(**request)
+            answer = {"result": result}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

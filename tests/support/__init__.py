@@ -1,0 +1,1 @@
+"""Helpers shared by the Python tests, the parity tests and the benchmarks."""

@@ -1,7 +1,10 @@
 //! Developer tasks of libmlxgen: `cargo xtask <task>`.
 
+mod exports;
+mod header;
 mod native;
 mod process;
+mod rooms;
 mod tools;
 
 use anyhow::{Result, bail};
@@ -14,7 +17,10 @@ use std::{
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  native    set up MLX for this machine (Linux; macOS needs nothing)";
+  native              set up MLX for this machine (Linux; macOS needs nothing)
+  header [--verify]   write include/mlxgen.h, or check that it is up to date
+  rooms               check that each room uses only the rooms below it
+  exports LIBRARY     check what a built library exports against exports.txt";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -31,7 +37,12 @@ fn main() -> ExitCode {
 fn run(arguments: &[&str]) -> Result<()> {
     match arguments {
         ["native"] => native::set_up(&root()),
+        ["header"] => header::run(&root(), false),
+        ["header", "--verify"] => header::run(&root(), true),
+        ["rooms"] => rooms::check(&root()),
+        ["exports", library] => exports::check(&root(), Path::new(library)),
         // Its own process, because libclang is found through an environment variable.
+        #[cfg(target_os = "linux")]
         ["native-bindings", headers, out] => native::bindings::generate(Path::new(headers), Path::new(out)),
         _ => bail!("{USAGE}"),
     }

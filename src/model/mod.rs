@@ -1,1 +1,4 @@
-//! Room `model`.
+//! Models: configuration, weight files, layers, families.
+
+pub mod config;
+pub mod weights;

@@ -1,0 +1,162 @@
+//! Reading a JSON object whose values are not to be trusted.
+//!
+//! `null` and a missing key are the same everywhere. Whole numbers may stand where fractions are
+//! meant, and the other way round if nothing is lost.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::base::{Error, Result};
+use crate::model::weights::read_small;
+
+/// Bytes of a configuration file.
+const FILE_LIMIT: u64 = 16 << 20;
+
+/// A configuration file's outermost object.
+pub(super) struct JsonFile {
+    path: PathBuf,
+    object: Map<String, Value>,
+}
+
+impl JsonFile {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let text = read_small(path, FILE_LIMIT)?;
+        let bad = |what: String| Error::invalid_model(format!("{} {what}", path.display())).file(path);
+        match serde_json::from_slice(&text) {
+            Ok(Value::Object(object)) => Ok(JsonFile { path: path.to_owned(), object }),
+            Ok(_) => Err(bad("does not hold a JSON object".to_owned())),
+            Err(error) => {
+                Err(bad(format!("is not valid JSON (line {}, column {})", error.line(), error.column())))
+            }
+        }
+    }
+
+    pub(super) fn fields(&self) -> Fields<'_> {
+        Fields { path: &self.path, prefix: String::new(), object: &self.object }
+    }
+}
+
+/// An object of a configuration file and the way to it.
+pub(super) struct Fields<'a> {
+    path: &'a Path,
+    prefix: String,
+    object: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    /// The value, unless it is missing or `null`.
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.object.get(name).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        self.object.iter().filter(|(_, value)| !value.is_null())
+    }
+
+    fn field_name(&self, name: &str) -> String {
+        if self.prefix.is_empty() { name.to_owned() } else { format!("{}.{name}", self.prefix) }
+    }
+
+    /// INVALID_MODEL: "`field` `what`".
+    pub(super) fn invalid(&self, name: &str, what: impl AsRef<str>) -> Error {
+        let field = self.field_name(name);
+        Error::invalid_model(format!("{field} in {} {}", self.path.display(), what.as_ref()))
+            .file(self.path)
+            .field(field)
+    }
+
+    /// UNSUPPORTED: "`field` `what`, which is not supported".
+    pub(super) fn unsupported(&self, name: &str, what: impl AsRef<str>) -> Error {
+        let field = self.field_name(name);
+        Error::unsupported(format!(
+            "{field} in {} {}, which is not supported",
+            self.path.display(),
+            what.as_ref()
+        ))
+        .file(self.path)
+        .field(field)
+    }
+
+    fn wrong(&self, name: &str, found: &Value, wanted: &str) -> Error {
+        let found = match found {
+            Value::Object(_) => "an object".to_owned(),
+            Value::Array(_) => "a list".to_owned(),
+            short => {
+                let text = short.to_string();
+                if text.len() > 60 { "a long text".to_owned() } else { text }
+            }
+        };
+        self.invalid(name, format!("is {found}; it must be {wanted}"))
+    }
+
+    pub(super) fn section(&self, name: &str) -> Result<Option<Fields<'a>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Object(object)) => {
+                Ok(Some(Fields { path: self.path, prefix: self.field_name(name), object }))
+            }
+            Some(other) => Err(self.wrong(name, other, "an object")),
+        }
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(name, other, "a text")),
+        }
+    }
+
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.wrong(name, other, "true or false")),
+        }
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<Option<f64>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) if number.is_finite() => Ok(Some(number)),
+            _ => Err(self.wrong(name, value, "a number")),
+        }
+    }
+
+    /// A count or size.
+    pub(super) fn size(&self, name: &str) -> Result<Option<usize>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match whole(value).and_then(|number| usize::try_from(number).ok()) {
+            Some(size) => Ok(Some(size)),
+            None => Err(self.wrong(name, value, "a whole number of at least 0")),
+        }
+    }
+
+    pub(super) fn required_size(&self, name: &str) -> Result<usize> {
+        self.size(name)?.ok_or_else(|| self.invalid(name, "is missing"))
+    }
+
+    /// One token id or a list of them.
+    pub(super) fn token_ids(&self, name: &str) -> Result<Vec<u32>> {
+        let Some(value) = self.get(name) else { return Ok(Vec::new()) };
+        let id = |value: &Value| {
+            whole(value)
+                .and_then(|number| u32::try_from(number).ok())
+                .ok_or_else(|| self.wrong(name, value, "a token id or a list of token ids"))
+        };
+        match value {
+            Value::Array(list) => list.iter().map(id).collect(),
+            one => Ok(vec![id(one)?]),
+        }
+    }
+}
+
+/// A whole number, whether it is written as `8` or as `8.0`.
+pub(super) fn whole(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        // Beyond 2^53 a fraction cannot tell neighbours apart.
+        let number = value.as_f64().filter(|number| number.fract() == 0.0)?;
+        (0.0..=9_007_199_254_740_992.0).contains(&number).then_some(number as u64)
+    })
+}

@@ -1,0 +1,427 @@
+//! Configurations with null, missing, odd and hostile fields.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::base::Code;
+
+fn base() -> Value {
+    json!({
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 64,
+        "max_position_embeddings": 256, "rope_theta": 10000.0, "tie_word_embeddings": true
+    })
+}
+
+fn with(changes: Value) -> Value {
+    let mut config = base();
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+fn without(key: &str) -> Value {
+    let mut config = base();
+    config.as_object_mut().unwrap().remove(key);
+    config
+}
+
+fn open_text(text: &str) -> Result<ModelConfig> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), text).unwrap();
+    ModelConfig::open_folder(folder.path())
+}
+
+fn open(config: &Value) -> Result<ModelConfig> {
+    open_text(&config.to_string())
+}
+
+#[track_caller]
+fn refused(config: &Value, code: Code, field: &str) {
+    let error = open(config).expect_err("must be refused");
+    assert_eq!(error.code(), code, "{error}");
+    assert_eq!(error.detail().field.as_deref(), Some(field), "{error}");
+    assert!(error.detail().file.as_ref().unwrap().ends_with("config.json"), "{error}");
+    assert!(error.message().contains(field), "{error}");
+}
+
+#[test]
+fn a_plain_file_gives_its_fields() {
+    let config = open(&base()).unwrap();
+    assert_eq!((config.hidden, config.layers, config.intermediate), (64, 2, 128));
+    assert_eq!((config.heads, config.kv_heads, config.head_dim), (4, 2, 16));
+    assert_eq!((config.vocabulary, config.max_positions), (64, Some(256)));
+    assert_eq!(config.norm_eps, 1e-5);
+    assert_eq!(config.rope, Rope { theta: 10000.0, traditional: false, scaling: RopeScaling::None });
+    assert!(config.tied && !config.attention_bias && !config.mlp_bias);
+    assert_eq!(config.quantization, None);
+}
+
+#[test]
+fn b13_null_and_missing_are_the_same() {
+    let expected = open(&base()).unwrap();
+    for name in [
+        "sliding_window",
+        "head_dim",
+        "rope_scaling",
+        "rope_parameters",
+        "rope_traditional",
+        "layer_types",
+        "quantization",
+        "quantization_config",
+        "attention_bias",
+        "mlp_bias",
+        "hidden_act",
+        "eos_token_id",
+        "bos_token_id",
+        "partial_rotary_factor",
+        "rope_theta",
+        "tie_word_embeddings",
+    ] {
+        assert_eq!(open(&with(json!({name: null}))).unwrap(), expected, "{name}");
+        assert_eq!(open(&without(name)).unwrap(), expected, "{name}");
+    }
+    for config in [with(json!({"num_key_value_heads": null})), without("num_key_value_heads")] {
+        assert_eq!(open(&config).unwrap().kv_heads, 4);
+    }
+    assert_eq!(open(&with(json!({"max_position_embeddings": null}))).unwrap().max_positions, None);
+    assert_eq!(open(&with(json!({"head_dim": 8}))).unwrap().head_dim, 8);
+    let odd = with(
+        json!({"unknown_key": {"a": [1, 2]}, "pretraining_tp": 1, "use_cache": true, "architectures": ["X"]}),
+    );
+    assert_eq!(open(&odd).unwrap(), expected);
+}
+
+#[test]
+fn b13_required_fields_must_be_there() {
+    for name in [
+        "model_type",
+        "hidden_size",
+        "num_hidden_layers",
+        "intermediate_size",
+        "num_attention_heads",
+        "rms_norm_eps",
+        "vocab_size",
+    ] {
+        refused(&without(name), Code::InvalidModel, name);
+        refused(&with(json!({name: null})), Code::InvalidModel, name);
+    }
+}
+
+#[test]
+fn b09_whole_numbers_where_fractions_are_meant() {
+    let scaling = |factor: Value, low: Value, high: Value, original: Value| {
+        let section = json!({"rope_type": "llama3", "factor": factor, "low_freq_factor": low,
+            "high_freq_factor": high, "original_max_position_embeddings": original});
+        open(&with(json!({"rope_scaling": section, "rope_theta": 500000}))).unwrap().rope
+    };
+    let whole = scaling(json!(8), json!(1), json!(4), json!(8192));
+    let fractions = scaling(json!(8.0), json!(1.0), json!(4.0), json!(8192.0));
+    assert_eq!(whole, fractions);
+    assert_eq!(whole.theta, 500000.0);
+    assert_eq!(
+        whole.scaling,
+        RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_positions: 8192.0
+        }
+    );
+    assert_eq!(open(&with(json!({"hidden_size": 64.0, "rms_norm_eps": 0}))).unwrap().hidden, 64);
+}
+
+#[test]
+fn rope_sections_of_older_and_newer_files() {
+    let rope = |changes: Value| open(&with(changes)).unwrap().rope;
+    assert_eq!(
+        rope(json!({"rope_scaling": {"type": "linear", "factor": 2}})).scaling,
+        RopeScaling::Linear { factor: 2.0 }
+    );
+    assert_eq!(
+        rope(json!({"rope_scaling": {"rope_type": "default", "factor": 2}})).scaling,
+        RopeScaling::None
+    );
+    let newer = rope(
+        json!({"rope_theta": null, "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}}),
+    );
+    assert_eq!(newer, Rope { theta: 5e5, traditional: false, scaling: RopeScaling::Linear { factor: 4.0 } });
+    assert!(rope(json!({"rope_traditional": true})).traditional);
+    let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_max_positions, .. } =
+        rope(json!({"rope_scaling": {"rope_type": "llama3", "factor": 8}})).scaling
+    else {
+        panic!("llama3 expected")
+    };
+    assert_eq!((low_freq_factor, high_freq_factor, original_max_positions), (1.0, 4.0, 8192.0));
+}
+
+#[test]
+fn rope_sections_that_are_not_understood_or_contradict() {
+    for kind in ["dynamic", "yarn", "longrope", "mrope", "proportional", "linear "] {
+        let section = json!({"rope_type": kind, "factor": 2.0});
+        refused(&with(json!({"rope_scaling": section})), Code::Unsupported, "rope_scaling.rope_type");
+        refused(&with(json!({"rope_parameters": section})), Code::Unsupported, "rope_parameters.rope_type");
+    }
+    refused(&with(json!({"rope_scaling": {"type": "linear"}})), Code::InvalidModel, "rope_scaling.factor");
+    refused(
+        &with(json!({"rope_scaling": {"type": "linear", "factor": "2"}})),
+        Code::InvalidModel,
+        "rope_scaling.factor",
+    );
+    refused(
+        &with(json!({"rope_scaling": {"type": "linear", "factor": 0}})),
+        Code::InvalidModel,
+        "rope_scaling.factor",
+    );
+    refused(
+        &with(json!({"rope_scaling": {"type": "linear", "factor": -2}})),
+        Code::InvalidModel,
+        "rope_scaling.factor",
+    );
+    refused(
+        &with(json!({"rope_scaling": {"type": "llama3", "factor": 2, "low_freq_factor": 4}})),
+        Code::InvalidModel,
+        "rope_scaling.high_freq_factor",
+    );
+    refused(&with(json!({"rope_scaling": "linear"})), Code::InvalidModel, "rope_scaling");
+    refused(
+        &with(json!({"rope_parameters": {"rope_theta": 5.0}})),
+        Code::InvalidModel,
+        "rope_parameters.rope_theta",
+    );
+    refused(
+        &with(
+            json!({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2}}),
+        ),
+        Code::InvalidModel,
+        "rope_scaling",
+    );
+    refused(
+        &with(json!({"rope_parameters": {"partial_rotary_factor": 0.5}})),
+        Code::Unsupported,
+        "rope_parameters.partial_rotary_factor",
+    );
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    for name in [
+        "hidden_size",
+        "num_hidden_layers",
+        "intermediate_size",
+        "num_attention_heads",
+        "vocab_size",
+        "num_key_value_heads",
+    ] {
+        for value in [
+            json!(-1),
+            json!(1.5),
+            json!("64"),
+            json!([64]),
+            json!(true),
+            json!(1e300),
+            json!(1u64 << 31),
+            json!({}),
+        ] {
+            refused(&with(json!({name: value})), Code::InvalidModel, name);
+        }
+    }
+    for name in
+        ["num_hidden_layers", "intermediate_size", "num_attention_heads", "vocab_size", "num_key_value_heads"]
+    {
+        refused(&with(json!({name: 0})), Code::InvalidModel, name);
+    }
+    refused(&with(json!({"num_hidden_layers": 1_000_000})), Code::InvalidModel, "num_hidden_layers");
+    refused(&with(json!({"num_key_value_heads": 3})), Code::InvalidModel, "num_key_value_heads");
+    refused(&with(json!({"num_attention_heads": 5})), Code::InvalidModel, "num_attention_heads");
+    refused(&with(json!({"head_dim": 15})), Code::InvalidModel, "head_dim");
+    refused(&with(json!({"head_dim": 1 << 30})), Code::InvalidModel, "head_dim");
+    refused(&with(json!({"max_position_embeddings": 0})), Code::InvalidModel, "max_position_embeddings");
+    for value in [json!(-1e-5), json!(1), json!("1e-5"), json!([])] {
+        refused(&with(json!({"rms_norm_eps": value})), Code::InvalidModel, "rms_norm_eps");
+    }
+    for value in [json!(0), json!(-1), json!(1e300), json!("1e4")] {
+        refused(&with(json!({"rope_theta": value})), Code::InvalidModel, "rope_theta");
+    }
+    refused(&with(json!({"tie_word_embeddings": "true"})), Code::InvalidModel, "tie_word_embeddings");
+}
+
+#[test]
+fn text_that_is_no_configuration_is_refused() {
+    for text in [
+        "",
+        "{",
+        "[]",
+        "null",
+        r#"{"hidden_size": NaN}"#,
+        r#"{"hidden_size": Infinity}"#,
+        "<!DOCTYPE html>",
+        "version https://git-lfs.github.com/spec/v1\nsize 3\n",
+    ] {
+        let error = open_text(text).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidModel, "{text}");
+        assert!(error.detail().file.is_some());
+    }
+    // Python marks what is no number this way.
+    refused(&with(json!({"rope_theta": {"__float__": "NaN"}})), Code::InvalidModel, "rope_theta");
+    let deep = format!("{{\"a\":{}1{}}}", "[".repeat(5000), "]".repeat(5000));
+    assert_eq!(open_text(&deep).unwrap_err().code(), Code::InvalidModel);
+    let error = ModelConfig::open_folder(tempfile::tempdir().unwrap().path()).unwrap_err();
+    assert_eq!(error.code(), Code::NotFound);
+}
+
+#[test]
+fn what_would_change_the_numbers_is_refused_by_name() {
+    for (name, value) in [
+        ("hidden_act", json!("gelu")),
+        ("partial_rotary_factor", json!(0.5)),
+        ("final_logit_softcapping", json!(30.0)),
+        ("logit_scale", json!(0.25)),
+        ("num_local_experts", json!(8)),
+        ("use_qk_norm", json!(true)),
+        ("quantize_activations", json!(true)),
+        ("no_rope_layers", json!([1, 0])),
+        ("model_file", json!("model.py")),
+        ("model_type", json!("llama4")),
+    ] {
+        refused(&with(json!({name: value})), Code::Unsupported, name);
+    }
+    let neutral = json!({"hidden_act": "silu", "partial_rotary_factor": 1, "logit_scale": 1.0, "num_experts": 0,
+        "use_qk_norm": false, "no_rope_layers": [1, 1]});
+    assert!(open(&with(neutral)).is_ok());
+}
+
+#[test]
+fn sliding_windows_only_where_no_position_notices_them() {
+    // A llama graph has no window unless its layers say so.
+    assert!(open(&with(json!({"sliding_window": 16}))).is_ok());
+    assert!(
+        open(&with(json!({"sliding_window": 16, "layer_types": ["full_attention", "full_attention"]})))
+            .is_ok()
+    );
+    let sliding = json!({"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]});
+    refused(&with(sliding), Code::Unsupported, "sliding_window");
+    let wide = json!({"sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"]});
+    assert!(open(&with(wide)).is_ok());
+    refused(
+        &with(json!({"layer_types": ["sliding_attention", "full_attention"]})),
+        Code::InvalidModel,
+        "sliding_window",
+    );
+    refused(
+        &with(json!({"layer_types": ["linear_attention", "full_attention"]})),
+        Code::Unsupported,
+        "layer_types",
+    );
+    refused(&with(json!({"layer_types": ["full_attention"]})), Code::InvalidModel, "layer_types");
+    let mistral = |window: Value| with(json!({"model_type": "mistral", "sliding_window": window}));
+    assert_eq!(open(&mistral(json!(null))).unwrap().model_type, "mistral");
+    assert!(open(&mistral(json!(256))).is_ok());
+    refused(&mistral(json!(16)), Code::Unsupported, "sliding_window");
+}
+
+#[test]
+fn b54_b55_end_ids_of_all_files_are_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let write =
+        |name: &str, value: Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
+    let eos = || ModelConfig::open_folder(folder.path()).map(|config| Vec::from_iter(config.eos));
+    write("config.json", with(json!({"eos_token_id": 1, "bos_token_id": 3})));
+    assert_eq!(eos().unwrap(), [1]);
+    write("generation_config.json", json!({"eos_token_id": [1, 6]}));
+    assert_eq!(eos().unwrap(), [1, 6]);
+    write("config.json", with(json!({"eos_token_id": [2, 5, 7]})));
+    write("generation_config.json", json!({"eos_token_id": 2}));
+    assert_eq!(eos().unwrap(), [2, 5, 7]);
+    write("generation_config.json", json!({"eos_token_id": null}));
+    assert_eq!(eos().unwrap(), [2, 5, 7]);
+    write("config.json", base());
+    assert_eq!(eos().unwrap(), [0u32; 0]);
+    for bad in [json!(-1), json!([1, "2"]), json!(5_000_000_000u64), json!([[1]])] {
+        write("generation_config.json", json!({"eos_token_id": bad}));
+        let error = eos().unwrap_err();
+        assert_eq!(error.code(), Code::InvalidModel);
+        assert_eq!(error.detail().field.as_deref(), Some("eos_token_id"));
+        assert!(error.detail().file.as_ref().unwrap().ends_with("generation_config.json"));
+    }
+}
+
+#[test]
+fn quantisation_with_layers_that_differ() {
+    let section = json!({
+        "group_size": 64, "bits": 4, "mode": "affine",
+        "model.layers.0.self_attn.q_proj": {"group_size": 32, "bits": 8},
+        "model.layers.0.self_attn.k_proj": false,
+        "model.layers.0.self_attn.v_proj": true,
+        "model.language_model.layers.1.mlp.up_proj": {"bits": 6, "group_size": 128},
+        "model.layers.1.mlp.down_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+    });
+    // MLX writes the section under both names.
+    let config = with(json!({"quantization": section, "quantization_config": section}));
+    let quantization = open(&config).unwrap().quantization.unwrap();
+    assert_eq!(quantization.default, Affine { bits: 4, group: 64 });
+    let of = |path: &str| quantization.of(path).cloned();
+    assert_eq!(of("model.layers.0.self_attn.q_proj"), Some(Override::Affine(Affine { bits: 8, group: 32 })));
+    assert_eq!(of("model.layers.0.self_attn.k_proj"), Some(Override::Plain));
+    assert_eq!(of("model.layers.0.self_attn.v_proj"), Some(Override::Default));
+    assert_eq!(of("model.layers.1.mlp.up_proj"), Some(Override::Affine(Affine { bits: 6, group: 128 })));
+    assert_eq!(of("model.layers.1.mlp.down_proj"), Some(Override::Mode("mxfp4".to_owned())));
+    assert_eq!(of("model.layers.1.mlp.gate_proj"), None);
+    let only_config = with(json!({"quantization_config": {"group_size": 64, "bits": 4}}));
+    assert!(open(&only_config).unwrap().quantization.is_some());
+}
+
+#[test]
+fn b07_other_quantisations_are_refused_by_name() {
+    let quantization = |section: Value| with(json!({"quantization": section}));
+    refused(
+        &quantization(json!({"group_size": 32, "bits": 4, "mode": "mxfp4"})),
+        Code::Unsupported,
+        "quantization.mode",
+    );
+    refused(&quantization(json!({"group_size": 64, "bits": 7})), Code::Unsupported, "quantization.bits");
+    refused(
+        &quantization(json!({"group_size": 48, "bits": 4})),
+        Code::Unsupported,
+        "quantization.group_size",
+    );
+    refused(
+        &quantization(json!({"group_size": -64, "bits": 4})),
+        Code::InvalidModel,
+        "quantization.group_size",
+    );
+    refused(&quantization(json!({"group_size": 64, "bits": 4.5})), Code::InvalidModel, "quantization.bits");
+    refused(&quantization(json!([])), Code::InvalidModel, "quantization");
+    refused(
+        &with(json!({"quantization_config": {"quant_method": "gptq", "bits": 4}})),
+        Code::Unsupported,
+        "quantization_config.quant_method",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), base().to_string()).unwrap();
+    std::fs::write(folder.path().join("hf_quant_config.json"), "{}").unwrap();
+    assert_eq!(ModelConfig::open_folder(folder.path()).unwrap_err().code(), Code::Unsupported);
+}
+
+#[test]
+fn damaged_texts_never_panic() {
+    use crate::model::weights::testing::Noise;
+    let whole = with(json!({"rope_scaling": {"rope_type": "llama3", "factor": 8}, "eos_token_id": [1, 2],
+        "quantization": {"group_size": 64, "bits": 4, "a": {"bits": 8}}}))
+    .to_string()
+    .into_bytes();
+    let folder = tempfile::tempdir().unwrap();
+    let mut noise = Noise(2);
+    for _ in 0..3000 {
+        let mut text = whole.clone();
+        for _ in 0..1 + noise.below(3) {
+            let place = noise.below(text.len());
+            text[place] = b"0123456789-.eE\"{}[],:ntf \xff"[noise.below(26)];
+        }
+        std::fs::write(folder.path().join("config.json"), text).unwrap();
+        if let Ok(config) = ModelConfig::open_folder(folder.path()) {
+            assert!(config.heads * config.head_dim > 0);
+        }
+    }
+}

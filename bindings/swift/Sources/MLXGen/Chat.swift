@@ -41,18 +41,30 @@ public enum Chat {
         public var templateName: String?
         /// A JSON object of further variables for the template, such as `{"enable_thinking":false}`.
         public var extraJSON: String?
+        /// How a template sees the arguments of earlier tool calls.
+        public var toolArguments: ToolArguments
         /// End the prompt with the beginning of an answer.
         public var addGenerationPrompt: Bool
         /// Let texts such as `<|im_end|>` inside messages become control tokens.
         public var parseSpecialTokensInContent: Bool
 
+        public enum ToolArguments: Int32, Sendable {
+            case asGiven = 0
+            /// As a JSON object.
+            case object
+            /// As JSON text.
+            case text
+        }
+
         public init(
             toolsJSON: String? = nil, templateName: String? = nil, extraJSON: String? = nil,
-            addGenerationPrompt: Bool = true, parseSpecialTokensInContent: Bool = false
+            toolArguments: ToolArguments = .asGiven, addGenerationPrompt: Bool = true,
+            parseSpecialTokensInContent: Bool = false
         ) {
             self.toolsJSON = toolsJSON
             self.templateName = templateName
             self.extraJSON = extraJSON
+            self.toolArguments = toolArguments
             self.addGenerationPrompt = addGenerationPrompt
             self.parseSpecialTokensInContent = parseSpecialTokensInContent
         }
@@ -62,6 +74,7 @@ public enum Chat {
         ) rethrows -> Result {
             var options = mlxgen_chat_options()
             _ = mlxgen_chat_options_init(&options, MemoryLayout.size(ofValue: options))
+            options.tool_arguments = toolArguments.rawValue
             options.add_generation_prompt = addGenerationPrompt ? 1 : 0
             options.parse_special_in_content = parseSpecialTokensInContent ? 1 : 0
             return try (toolsJSON ?? "").withLibraryText { tools, size in

@@ -152,7 +152,7 @@ extension GenerateCompletionInfo {
             case MLXGEN_END_STOP_STRING:
                 .stopString(String(libraryText: event.stop_text, count: event.stop_text_size))
             case MLXGEN_END_MAX_TOKENS: .maxTokens
-            case MLXGEN_END_GRAMMAR_END: .grammarEnd
+            case MLXGEN_END_GRAMMAR: .grammarEnd
             case MLXGEN_END_CANCELLED: .cancelled
             case MLXGEN_END_CONTEXT_FULL: .contextFull
             default: .other(event.end_reason)

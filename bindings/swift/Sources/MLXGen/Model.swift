@@ -87,7 +87,8 @@ public final class Model: Sendable {
                 plain.progress_user = Unmanaged.passUnretained(box).toOpaque()
                 plain.progress = { user, phase, done, total in
                     guard let user, let phase = LoadProgress.Phase(rawValue: phase) else { return }
-                    let report = LoadProgress(phase: phase, done: Int(clamping: done), total: Int(clamping: total))
+                    let report = LoadProgress(
+                        phase: phase, done: Int(clamping: done), total: Int(clamping: total))
                     Unmanaged<Box<@Sendable (LoadProgress) -> Void>>.fromOpaque(user)
                         .takeUnretainedValue().value(report)
                 }

@@ -38,7 +38,7 @@ public final class Tokenizer: Sendable {
             (addSpecialTokens ? MLXGEN_TOKENIZE_ADD_SPECIAL : 0)
             | (parseSpecialTokens ? MLXGEN_TOKENIZE_PARSE_SPECIAL : 0)
         return try text.withLibraryText { text, size in
-            try Buffer { mlxgen_tokenize(handle.pointer, text, size, flags, $0, $1) }
+            try Buffer { mlxgen_tokenize(handle.pointer, text, size, UInt32(flags), $0, $1) }
         }.array(of: TokenID.self)
     }
 
@@ -47,7 +47,8 @@ public final class Tokenizer: Sendable {
         let flags = skipSpecialTokens ? MLXGEN_DETOKENIZE_SKIP_SPECIAL : 0
         return try tokens.withUnsafeBufferPointer { tokens in
             try Buffer {
-                mlxgen_detokenize(handle.pointer, tokens.baseAddress, tokens.count, flags, $0, $1)
+                mlxgen_detokenize(
+                    handle.pointer, tokens.baseAddress, tokens.count, UInt32(flags), $0, $1)
             }
         }.text
     }
@@ -59,27 +60,38 @@ public final class Tokenizer: Sendable {
     public func applyChatTemplate(
         messages: [Chat.Message], options: Chat.Options = .init()
     ) throws -> [TokenID] {
-        try render(messages, options) { json, size, options, error, tokens in
+        try applyChatTemplate(messagesJSON: Self.json(messages), options: options)
+    }
+
+    /// The same for messages with more than text, such as tool calls: a JSON array of objects as the
+    /// model's template expects them.
+    public func applyChatTemplate(
+        messagesJSON: String, options: Chat.Options = .init()
+    ) throws -> [TokenID] {
+        try render(messagesJSON, options) { json, size, options, error, tokens in
             mlxgen_chat_render(handle.pointer, json, size, options, nil, tokens, error)
         }.array(of: TokenID.self)
     }
 
     /// The prompt of a conversation, as text.
     public func chatText(messages: [Chat.Message], options: Chat.Options = .init()) throws -> String {
-        try render(messages, options) { json, size, options, error, text in
+        try render(Self.json(messages), options) { json, size, options, error, text in
             mlxgen_chat_render(handle.pointer, json, size, options, text, nil, error)
         }.text
     }
 
+    private static func json(_ messages: [Chat.Message]) throws -> String {
+        String(decoding: try JSONEncoder().encode(messages), as: UTF8.self)
+    }
+
     private func render(
-        _ messages: [Chat.Message], _ options: Chat.Options,
+        _ messagesJSON: String, _ options: Chat.Options,
         _ call: (
             UnsafePointer<CChar>?, Int, UnsafePointer<mlxgen_chat_options>, ErrorSlot,
             UnsafeMutablePointer<OpaquePointer?>
         ) -> mlxgen_status
     ) throws -> Buffer {
-        let json = String(decoding: try JSONEncoder().encode(messages), as: UTF8.self)
-        return try json.withLibraryText { json, size in
+        try messagesJSON.withLibraryText { json, size in
             try options.withLibraryOptions { options in
                 try Buffer { call(json, size, options, $1, $0) }
             }

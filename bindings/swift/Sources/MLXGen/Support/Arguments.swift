@@ -11,7 +11,8 @@ extension String {
 
     /// Borrowed text of the library; nil is the empty one.
     init(libraryText data: UnsafePointer<CChar>?, count: Int) {
-        self.init(decoding: UnsafeRawBufferPointer(start: data, count: data == nil ? 0 : count), as: UTF8.self)
+        self.init(
+            decoding: UnsafeRawBufferPointer(start: data, count: data == nil ? 0 : count), as: UTF8.self)
     }
 }
 

@@ -4,6 +4,7 @@ mod exports;
 mod header;
 mod native;
 mod process;
+mod product;
 mod rooms;
 mod tools;
 
@@ -18,9 +19,11 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   native              set up MLX for this machine (Linux; macOS needs nothing)
+  build [--fake] [--debug]
+                      build the library into target/dist, with the fake back end into target/dist-fake
   header [--verify]   write include/mlxgen.h, or check that it is up to date
   rooms               check that each room uses only the rooms below it
-  exports LIBRARY     check what a built library exports against exports.txt";
+  exports             check what the built libraries export against exports.txt";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -40,7 +43,18 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["header"] => header::run(&root(), false),
         ["header", "--verify"] => header::run(&root(), true),
         ["rooms"] => rooms::check(&root()),
-        ["exports", library] => exports::check(&root(), Path::new(library)),
+        ["exports"] => exports::check(&root()),
+        ["build", options @ ..] => {
+            let mut variant = product::Variant::default();
+            for option in options {
+                match *option {
+                    "--fake" => variant.fake = true,
+                    "--debug" => variant.debug = true,
+                    _ => bail!("{USAGE}"),
+                }
+            }
+            product::build(&root(), variant)
+        }
         // Its own process, because libclang is found through an environment variable.
         #[cfg(target_os = "linux")]
         ["native-bindings", headers, out] => native::bindings::generate(Path::new(headers), Path::new(out)),

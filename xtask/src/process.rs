@@ -8,6 +8,16 @@ pub fn quiet(command: &mut Command) -> Result<()> {
     output(command).map(drop)
 }
 
+/// Runs to the end; what it says goes to the terminal.
+pub fn visible(command: &mut Command) -> Result<()> {
+    let name = line(command);
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot run `{name}`"))?;
+    if !status.success() {
+        bail!("`{name}` failed ({status})");
+    }
+    Ok(())
+}
+
 /// Runs to the end and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String> {
     let name = line(command);

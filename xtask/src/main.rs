@@ -1,11 +1,16 @@
 //! Developer tasks of libmlxgen: `cargo xtask <task>`.
 
+mod examples;
 mod exports;
 mod header;
 mod native;
 mod process;
 mod product;
+mod python;
 mod rooms;
+mod smollm2;
+mod step;
+mod test;
 mod tools;
 
 use anyhow::{Result, bail};
@@ -23,6 +28,8 @@ usage: cargo xtask <task>
                       build the library into target/dist, with the fake back end into target/dist-fake
   header [--verify]   write include/mlxgen.h, or check that it is up to date
   rooms               check that each room uses only the rooms below it
+  demo                stream an answer from a model (MODEL and PROMPT in the environment)
+  test                run every test
   exports             check what the built libraries export against exports.txt";
 
 fn main() -> ExitCode {
@@ -43,6 +50,8 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["header"] => header::run(&root(), false),
         ["header", "--verify"] => header::run(&root(), true),
         ["rooms"] => rooms::check(&root()),
+        ["demo"] => examples::demo(&root()),
+        ["test"] => test::run(&root()),
         ["exports"] => exports::check(&root()),
         ["build", options @ ..] => {
             let mut variant = product::Variant::default();

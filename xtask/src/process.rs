@@ -29,6 +29,17 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(out)
 }
 
+/// Runs to the end and returns its standard output; anything on standard error is a failure.
+pub fn output_only(command: &mut Command) -> Result<String> {
+    let name = line(command);
+    let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{name}`"))?;
+    let out = String::from_utf8_lossy(&done.stdout).into_owned();
+    if !done.status.success() || !done.stderr.is_empty() {
+        bail!("`{name}` said ({})\n{out}{}", done.status, String::from_utf8_lossy(&done.stderr));
+    }
+    Ok(out)
+}
+
 /// The command as one would type it.
 fn line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];

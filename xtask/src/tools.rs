@@ -24,6 +24,15 @@ pub const PIP: Tool = Tool {
     package: "python3-pip",
     is_there: || process::quiet(Command::new("python3").args(["-m", "pip", "--version"])).is_ok(),
 };
+pub const VENV: Tool = Tool {
+    name: "Python 3 with venv",
+    package: "python3-venv",
+    is_there: || process::quiet(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok(),
+};
+pub const MAKE: Tool = Tool { name: "make", package: "make", is_there: || on_path("make") };
+pub const CMAKE: Tool = Tool { name: "CMake", package: "cmake", is_there: || on_path("cmake") };
+pub const PKG_CONFIG: Tool =
+    Tool { name: "pkg-config", package: "pkg-config", is_there: || on_path("pkg-config") };
 pub const OPENBLAS: Tool =
     Tool { name: "OpenBLAS", package: "libopenblas0-pthread", is_there: || openblas().is_some() };
 

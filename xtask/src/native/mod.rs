@@ -10,8 +10,6 @@ mod libraries;
 mod linux;
 #[cfg(target_os = "linux")]
 mod mlxc;
-#[cfg(target_os = "linux")]
-mod step;
 
 #[cfg(target_os = "linux")]
 pub mod bindings;

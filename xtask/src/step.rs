@@ -9,13 +9,15 @@ use std::{
 
 /// Remembers finished steps by a hash of their inputs, one small file each.
 pub struct Steps {
+    task: &'static str,
     stamps: PathBuf,
 }
 
 impl Steps {
-    pub fn new(stamps: PathBuf) -> Result<Self> {
+    /// The steps of a task, whose name stands before what they say.
+    pub fn new(task: &'static str, stamps: PathBuf) -> Result<Self> {
         fs::create_dir_all(&stamps).with_context(|| format!("cannot make {}", stamps.display()))?;
-        Ok(Self { stamps })
+        Ok(Self { task, stamps })
     }
 
     /// Runs `work` unless it has run before with the same inputs and its outputs are still there. Returns the
@@ -36,8 +38,8 @@ impl Steps {
             if stamp.exists() {
                 fs::remove_file(&stamp)?;
             }
-            eprintln!("native: {name}");
-            work().with_context(|| format!("native: {name} failed"))?;
+            eprintln!("{}: {name}", self.task);
+            work().with_context(|| format!("{}: {name} failed", self.task))?;
             fs::write(&stamp, &hash)?;
         }
         Ok(hash)
@@ -59,7 +61,7 @@ mod tests {
     #[test]
     fn a_step_runs_again_only_for_new_inputs_lost_outputs_and_after_failure() {
         let folder = tempfile::tempdir().unwrap();
-        let steps = Steps::new(folder.path().join("stamps")).unwrap();
+        let steps = Steps::new("test", folder.path().join("stamps")).unwrap();
         let output = folder.path().join("output");
         let runs = Cell::new(0);
         let run = |input: &str| {

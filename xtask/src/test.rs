@@ -1,0 +1,133 @@
+//! `cargo xtask test`: every check, one after another, each with its time; a failed one does not stop the others.
+
+use crate::{
+    examples, exports, header, native, process,
+    product::{self, Variant},
+    python, rooms, smollm2,
+};
+use anyhow::{Result, bail};
+use std::{
+    env,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// The options of cargo that choose each back end.
+const BACK_ENDS: [(&str, &[&str]); 2] =
+    [("mlx", &[]), ("fake", &["--no-default-features", "--features", "fake"])];
+
+pub fn run(root: &Path) -> Result<()> {
+    let mut report = Report::default();
+    report.step("native", || native::set_up(root));
+    report.step("format", || process::visible(cargo(root).args(["fmt", "--all", "--check"])));
+    report.step("rooms", || rooms::check(root));
+    report.step("header", || header::run(root, true));
+    for (name, options) in BACK_ENDS {
+        report.step(&format!("clippy, {name}"), || clippy(root, options));
+    }
+    report.step("clippy, xtask", || clippy(root, &["--profile", "tasks", "--package", "xtask"]));
+
+    report.step("library with the fake back end", || {
+        product::build(root, Variant { fake: true, debug: false })
+    });
+    report.step("library", || product::build(root, Variant::default()));
+    report.step("exports", || exports::check(root));
+    report.step("model", || smollm2::file(root).map(drop));
+
+    let nextest = process::quiet(cargo(root).args(["nextest", "--version"])).is_ok();
+    for (name, options) in BACK_ENDS {
+        report.step(&format!("Rust tests, {name}"), || {
+            rust_tests(root, nextest, "--cargo-profile=dev", options)
+        });
+    }
+    report.step("Rust tests, xtask", || {
+        rust_tests(root, nextest, "--cargo-profile=tasks", &["--package", "xtask"])
+    });
+    report.step("C examples", || examples::check(root));
+    report.step("moved folder", || examples::check_moved(root));
+    for suite in python::SUITES {
+        report.step(&format!("Python tests, {suite}"), || python::tests(root, suite));
+    }
+    report.step("Python types", || python::types(root));
+    report.close()
+}
+
+pub fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root);
+    cargo
+}
+
+fn clippy(root: &Path, options: &[&str]) -> Result<()> {
+    process::visible(
+        cargo(root).args(["clippy", "--quiet", "--all-targets"]).args(options).args(["--", "-D", "warnings"]),
+    )
+}
+
+fn rust_tests(root: &Path, nextest: bool, profile: &str, options: &[&str]) -> Result<()> {
+    let mut cargo = cargo(root);
+    if nextest {
+        cargo.args(["nextest", "run", "--no-fail-fast", profile]);
+    } else {
+        cargo.args(["test", "--no-fail-fast"]).arg(profile.replace("--cargo-profile", "--profile"));
+    }
+    process::visible(cargo.args(options))
+}
+
+/// What became of each step.
+#[derive(Default)]
+struct Report {
+    steps: Vec<(String, Duration, bool)>,
+}
+
+impl Report {
+    fn step(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
+        eprintln!("\n== {name}");
+        let start = Instant::now();
+        let done = work();
+        if let Err(error) = &done {
+            eprintln!("{name}: {error:#}");
+        }
+        self.steps.push((name.to_owned(), start.elapsed(), done.is_ok()));
+    }
+
+    fn close(self) -> Result<()> {
+        println!("\n{}", self.table());
+        match self.steps.iter().filter(|(.., passed)| !passed).count() {
+            0 => Ok(()),
+            failed => bail!("{failed} of {} steps failed", self.steps.len()),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut table = String::new();
+        for (name, time, passed) in &self.steps {
+            let word = if *passed { "passed" } else { "FAILED" };
+            table += &format!("{word} {:7.1} s  {name}\n", time.as_secs_f64());
+        }
+        let passed = self.steps.iter().filter(|(.., passed)| *passed).count();
+        table + &format!("steps: {passed} passed, {} failed", self.steps.len() - passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_step_fails_the_whole_and_stops_nothing() {
+        let mut report = Report::default();
+        let mut after = false;
+        report.step("one", || bail!("no"));
+        report.step("two", || {
+            after = true;
+            Ok(())
+        });
+        assert!(after);
+        let table = report.table();
+        assert!(table.starts_with("FAILED"), "{table}");
+        assert!(table.ends_with("steps: 1 passed, 1 failed"), "{table}");
+        assert!(report.close().is_err());
+    }
+}

@@ -1,1 +1,44 @@
-//! Room `cache`.
+//! Room `cache`: what layers remember of the tokens before.
+//!
+//! A model's state is an ordered list of caches, one per layer that owns one. A cache kind is one
+//! file here; models see the trait only.
+
+mod plain;
+#[cfg(test)]
+mod plain_tests;
+
+pub use plain::PlainCache;
+
+use crate::base::Result;
+use crate::mlx::{Array, Mask};
+
+/// The keys and values of one layer for one sequence.
+pub trait KvCache {
+    /// Tokens covered.
+    fn offset(&self) -> usize;
+
+    /// Appends the keys and values of the next tokens, `[1, kv heads, tokens, dims]`, and returns
+    /// those of all tokens. Fails without a change.
+    fn append(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)>;
+
+    /// What `queries` tokens that are about to be appended may attend. Ask before the append.
+    fn mask(&self, queries: usize, window: Option<usize>) -> Result<Mask>;
+
+    /// The arrays that hold the state, to be evaluated at a boundary of work.
+    fn state(&self) -> [Option<&Array>; 2];
+
+    fn is_trimmable(&self) -> bool;
+
+    /// Forgets the last `tokens` tokens, or all if there are fewer; returns how many. Only while
+    /// `is_trimmable`.
+    fn trim(&mut self, tokens: usize) -> usize;
+
+    /// Names how the state is stored, such as `kv:plain`. Equal names mean equal layouts.
+    fn signature(&self) -> String;
+
+    /// Bytes held now.
+    fn bytes(&self) -> usize;
+
+    /// An independent cache with the same tokens. Shares memory until one of the two is written.
+    fn fork(&self) -> Box<dyn KvCache>;
+}

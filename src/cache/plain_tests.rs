@@ -1,0 +1,123 @@
+//! The plain cache against a list of columns.
+
+use super::KvCache;
+use super::plain::{PlainCache, STEP};
+use crate::mlx::{Array, Dtype, Mask};
+
+/// `[1, 2, tokens, 3]` with values that name their position.
+fn columns(first: usize, tokens: usize, sign: f32) -> Array {
+    let mut values = Vec::new();
+    for head in 0..2 {
+        for position in first..first + tokens {
+            for dim in 0..3 {
+                values.push(sign * (position * 10 + head * 3 + dim) as f32);
+            }
+        }
+    }
+    Array::from_slice(&values, &[1, 2, tokens as i32, 3]).unwrap()
+}
+
+fn assert_covers(fetched: &(Array, Array), tokens: usize) {
+    assert_eq!(fetched.0.to_vec::<f32>().unwrap(), columns(0, tokens, 1.0).to_vec::<f32>().unwrap());
+    assert_eq!(fetched.1.to_vec::<f32>().unwrap(), columns(0, tokens, -1.0).to_vec::<f32>().unwrap());
+}
+
+fn append(cache: &mut PlainCache, tokens: usize) -> (Array, Array) {
+    let first = cache.offset();
+    cache.append(&columns(first, tokens, 1.0), &columns(first, tokens, -1.0)).unwrap()
+}
+
+fn capacity(cache: &PlainCache) -> usize {
+    cache.state()[0].map_or(0, |keys| keys.dim(2) as usize)
+}
+
+#[test]
+fn appends_return_all_tokens_in_order() {
+    let mut cache = PlainCache::new();
+    let mut covered = 0;
+    for tokens in [1, 1, 7, 255, 256, 1, 300, 512, 3] {
+        let fetched = append(&mut cache, tokens);
+        covered += tokens;
+        assert_eq!(cache.offset(), covered);
+        assert_covers(&fetched, covered);
+    }
+}
+
+#[test]
+fn slabs_grow_in_steps_and_are_cut_before_they_grow() {
+    let mut cache = PlainCache::new();
+    append(&mut cache, 1);
+    assert_eq!(capacity(&cache), STEP);
+    append(&mut cache, 255);
+    assert_eq!((cache.offset(), capacity(&cache)), (STEP, STEP));
+    append(&mut cache, 1);
+    assert_eq!(capacity(&cache), 2 * STEP);
+    // 257 is no multiple of the step: the slab is cut to it, then grows by two steps.
+    let fetched = append(&mut cache, 300);
+    assert_eq!(capacity(&cache), 257 + 2 * STEP);
+    assert_covers(&fetched, 557);
+    assert!(PlainCache::capacity_for(557) >= capacity(&cache) as u64);
+    let bytes = 2 * 2 * 3 * 4 * capacity(&cache);
+    assert_eq!(cache.bytes(), bytes);
+}
+
+#[test]
+fn trimmed_tokens_are_overwritten_and_never_read() {
+    let mut cache = PlainCache::new();
+    append(&mut cache, 10);
+    assert_eq!(cache.trim(4), 4);
+    assert_eq!(cache.offset(), 6);
+    assert_covers(&append(&mut cache, 2), 8);
+    assert_eq!(cache.trim(100), 8);
+    assert_covers(&append(&mut cache, 3), 3);
+}
+
+#[test]
+fn forks_go_their_own_ways() {
+    let mut cache = PlainCache::new();
+    append(&mut cache, 5);
+    let mut fork = cache.fork();
+    let other = columns(90, 1, 1.0);
+    let (keys, _) = fork.append(&other, &other).unwrap();
+    assert_eq!((fork.offset(), keys.dim(2)), (6, 6));
+    assert_eq!(cache.offset(), 5);
+    assert_covers(&append(&mut cache, 1), 6);
+    let (keys, _) = fork.append(&other, &other).unwrap();
+    assert_eq!(keys.to_vec::<f32>().unwrap()[5 * 3], 900.0);
+}
+
+#[test]
+fn views_keep_their_values_when_the_cache_moves_on() {
+    let mut cache = PlainCache::new();
+    let early = append(&mut cache, 4);
+    cache.trim(2);
+    let other = columns(50, 2, 1.0);
+    let later = cache.append(&other, &other).unwrap();
+    later.0.eval().unwrap();
+    assert_covers(&early, 4);
+}
+
+#[test]
+fn a_failed_append_changes_nothing() {
+    let mut cache = PlainCache::new();
+    append(&mut cache, 3);
+    let wide = Array::from_slice(&[0f32; 8], &[1, 2, 1, 4]).unwrap();
+    assert!(cache.append(&wide, &wide).is_err());
+    assert_eq!(cache.offset(), 3);
+    assert_covers(&append(&mut cache, 1), 4);
+}
+
+#[test]
+fn masks_follow_the_positions() {
+    let mut cache = PlainCache::new();
+    assert!(matches!(cache.mask(1, None).unwrap(), Mask::None));
+    assert!(matches!(cache.mask(5, None).unwrap(), Mask::Causal));
+    assert!(matches!(cache.mask(5, Some(8)).unwrap(), Mask::Causal));
+    append(&mut cache, 3);
+    assert!(matches!(cache.mask(5, None).unwrap(), Mask::Causal));
+    let Mask::Array(mask) = cache.mask(2, Some(2)).unwrap() else { panic!("a window needs an array") };
+    assert_eq!(mask.dtype(), Dtype::Bool);
+    let mask = crate::mlx::prim::astype(&mask, Dtype::Int32).unwrap();
+    // Queries at 3 and 4; each sees itself and the one before.
+    assert_eq!(mask.to_vec::<i32>().unwrap(), [0, 0, 1, 1, 0, 0, 0, 0, 1, 1]);
+}

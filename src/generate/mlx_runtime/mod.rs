@@ -1,0 +1,21 @@
+//! The MLX back end of the runtime traits.
+//!
+//! Opening a model, reading and converting its weights happen off the owner thread; arrays exist
+//! on it only.
+
+mod builder;
+mod model;
+mod pace;
+mod pending;
+mod runtime;
+mod source;
+mod state;
+
+use std::sync::Arc;
+
+use super::runtime::Backend;
+
+/// The MLX back end.
+pub fn backend() -> Arc<dyn Backend> {
+    Arc::new(runtime::MlxBackend)
+}

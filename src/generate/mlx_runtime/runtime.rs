@@ -1,0 +1,71 @@
+//! The back end itself, and what of it runs on the owner thread.
+
+use std::path::Path;
+
+use super::source::MlxSource;
+use crate::base::options::{EngineOptions, ModelOptions};
+use crate::base::{CancelToken, Result};
+use crate::generate::runtime::{Backend, DeviceMemory, ModelSource, Runtime};
+use crate::mlx;
+
+pub(super) struct MlxBackend;
+
+impl Backend for MlxBackend {
+    fn description(&self) -> String {
+        let device = if mlx::gpu_is_available() { "GPU" } else { "CPU" };
+        format!("MLX {}, {device}", mlx::version())
+    }
+
+    fn start(&self) -> Result<Box<dyn Runtime>> {
+        // Makes the thread's stream, and reports here what is wrong with MLX, if anything is.
+        mlx::synchronize()?;
+        Ok(Box::new(MlxRuntime))
+    }
+
+    fn open_model(
+        &self,
+        path: &Path,
+        engine: &EngineOptions,
+        options: &ModelOptions,
+        cancel: &CancelToken,
+    ) -> Result<Box<dyn ModelSource>> {
+        Ok(Box::new(MlxSource::open(path, engine, options, cancel)?))
+    }
+}
+
+struct MlxRuntime;
+
+impl Runtime for MlxRuntime {
+    fn memory(&self) -> DeviceMemory {
+        DeviceMemory {
+            active: mlx::memory::active() as u64,
+            pooled: mlx::memory::pooled() as u64,
+            peak: mlx::memory::peak() as u64,
+        }
+    }
+
+    fn reset_peak(&mut self) {
+        mlx::memory::reset_peak();
+    }
+
+    fn set_pool_limit(&mut self, bytes: u64) -> Result<()> {
+        mlx::memory::set_pool_limit(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        Ok(())
+    }
+
+    fn trim(&mut self) -> Result<()> {
+        mlx::memory::clear_pool()
+    }
+
+    fn set_threads(&mut self, threads: u32) -> Result<()> {
+        let threads = if threads == 0 { mlx::physical_cores() } else { threads };
+        mlx::set_blas_threads(threads);
+        Ok(())
+    }
+}
+
+impl Drop for MlxRuntime {
+    fn drop(&mut self) {
+        mlx::leave_thread();
+    }
+}

@@ -1,0 +1,185 @@
+//! An opened model: what it is, and its weights piece by piece. Off the owner thread.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::builder::{Blueprint, MlxBuilder};
+use crate::base::info::ModelInfo;
+use crate::base::options::{ComputeType, Device, EngineOptions, ModelOptions, Numerics};
+use crate::base::{CancelToken, Error, Result};
+use crate::generate::runtime::{BuilderFn, ModelBuilder, ModelSource, WeightPiece};
+use crate::mlx::{self, DeviceKind};
+use crate::model::config::ModelConfig;
+use crate::model::registry;
+use crate::model::weights::{ElementType, Keep, LoadPlan, ModelFiles, PieceReader, Quantized, WeightFiles};
+use crate::text::Tokenizer;
+
+/// Context of models that do not tell theirs.
+const DEFAULT_CONTEXT: u64 = 4096;
+
+/// Pieces on their way from the reader to the builder.
+const QUEUED_BYTES: u64 = 32 << 20;
+
+/// Tokens of a prefill forward under `exact`: mlx-lm's.
+const EXACT_CHUNK: u32 = 2048;
+
+/// Tokens of a prefill forward under `fast`.
+const FAST_CHUNK: u32 = 512;
+
+pub(super) struct MlxSource {
+    info: ModelInfo,
+    tokenizer: Option<Arc<Tokenizer>>,
+    file_bytes: u64,
+    load_bytes: u64,
+    pieces: PieceReader,
+    blueprint: Blueprint,
+}
+
+impl MlxSource {
+    pub(super) fn open(
+        path: &Path,
+        engine: &EngineOptions,
+        options: &ModelOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        cancel.check()?;
+        let device = device_of(engine)?;
+        let ModelFiles { config, weights, format, name } = ModelFiles::open(path)?;
+        cancel.check()?;
+        let family = registry::find(&config.model_type)?;
+
+        let keep = keep(options, device);
+        let mut plan = LoadPlan::new(weights.clone(), config.quantization.clone(), keep);
+        let family_plan = (family.plan)(&config, &mut plan)?;
+        plan.refuse_unused(|name| (family.ignores)(&config, name))?;
+        cancel.check()?;
+
+        let tokenizer: Option<Arc<Tokenizer>> = None;
+
+        let activation = activation(&plan, &weights);
+        let footprint = family_plan.footprint(activation.size() as u64);
+        let context_limit = context_limit(&config, options)?;
+        let eos = config.eos.clone();
+        let threads = if engine.threads == 0 { mlx::physical_cores() } else { engine.threads };
+        let info = ModelInfo {
+            family: family.name.to_owned(),
+            name,
+            format: format.name().to_owned(),
+            weights: plan.description(),
+            compute_type: activation.name().to_owned(),
+            numerics: match options.numerics {
+                Numerics::Fast => "fast",
+                Numerics::Exact => "exact",
+            }
+            .to_owned(),
+            vocabulary: config.vocabulary as u32,
+            layers: config.layers as u32,
+            hidden: config.hidden as u32,
+            heads: config.heads as u32,
+            kv_heads: config.kv_heads as u32,
+            head_dim: config.head_dim as u32,
+            context_limit,
+            prefill_chunk: match (options.prefill_chunk, options.numerics) {
+                (0, Numerics::Exact) => EXACT_CHUNK,
+                (0, Numerics::Fast) => FAST_CHUNK,
+                (chunk, _) => chunk,
+            },
+            parameters: family_plan.parameters(),
+            weight_bytes: plan.resident_bytes(),
+            cache_bytes_per_token: footprint.cache_bytes_per_token(),
+            eos: eos.into_iter().collect(),
+            bos: config.bos,
+            has_chat_template: false,
+        };
+        let blueprint =
+            Blueprint { family: family_plan, kept: plan.kept().into(), footprint, context_limit, device };
+        let (file_bytes, resident) = (plan.file_bytes(), plan.resident_bytes());
+        let pieces = plan.pieces(threads as usize);
+        let load_bytes = resident.saturating_add(pieces.transient_bytes()).saturating_add(QUEUED_BYTES);
+        Ok(MlxSource { info, tokenizer, file_bytes, load_bytes, blueprint, pieces })
+    }
+}
+
+fn device_of(engine: &EngineOptions) -> Result<DeviceKind> {
+    match engine.device {
+        Device::Cpu => Ok(DeviceKind::Cpu),
+        Device::Auto if mlx::gpu_is_available() => Ok(DeviceKind::Gpu),
+        Device::Auto => Ok(DeviceKind::Cpu),
+        Device::Gpu if mlx::gpu_is_available() => Ok(DeviceKind::Gpu),
+        Device::Gpu => Err(Error::unsupported("this machine has no GPU that MLX can use").field("device")),
+    }
+}
+
+/// MLX's CPU kernels for half precision and for quantised weights are scalar on x86-64, while its
+/// float32 products go to the BLAS: there `fast` keeps everything in float32.
+fn keep(options: &ModelOptions, device: DeviceKind) -> Keep {
+    let through_blas =
+        options.numerics == Numerics::Fast && device == DeviceKind::Cpu && cfg!(target_arch = "x86_64");
+    let float = match options.compute_type {
+        ComputeType::Auto if through_blas => Some(ElementType::F32),
+        ComputeType::Auto => None,
+        ComputeType::Float32 => Some(ElementType::F32),
+        ComputeType::Float16 => Some(ElementType::F16),
+        ComputeType::Bfloat16 => Some(ElementType::Bf16),
+    };
+    let quantized = if through_blas && float == Some(ElementType::F32) {
+        Quantized::Dequantized
+    } else {
+        Quantized::Packed
+    };
+    Keep { float, quantized }
+}
+
+/// The type of activations: that of all floats, or float32 if they differ, to which MLX promotes
+/// any mixture.
+fn activation(plan: &LoadPlan, weights: &WeightFiles) -> ElementType {
+    let mut floats = plan.kept().iter().map(|kept| kept.element).filter(|element| element.is_float());
+    match floats.next() {
+        Some(first) if floats.all(|element| element == first) => first,
+        Some(_) => ElementType::F32,
+        None => weights.float_type(),
+    }
+}
+
+fn context_limit(config: &ModelConfig, options: &ModelOptions) -> Result<u64> {
+    let own = config.max_positions.map_or(DEFAULT_CONTEXT, |positions| positions as u64);
+    match u64::from(options.context_limit) {
+        0 => Ok(own),
+        asked => Ok(asked.min(own)),
+    }
+}
+
+impl ModelSource for MlxSource {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn tokenizer(&self) -> Option<Arc<Tokenizer>> {
+        self.tokenizer.clone()
+    }
+
+    fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    fn load_bytes(&self) -> u64 {
+        self.load_bytes
+    }
+
+    fn next_piece(&mut self) -> Result<Option<WeightPiece>> {
+        let Some(piece) = self.pieces.next_piece()? else {
+            return Ok(None);
+        };
+        Ok(Some(WeightPiece {
+            tensor: piece.tensor,
+            offset: piece.offset,
+            bytes: piece.bytes,
+            file_bytes: piece.file_bytes,
+        }))
+    }
+
+    fn builder(&self) -> BuilderFn {
+        let blueprint = self.blueprint.clone();
+        Box::new(move |_runtime| Ok(Box::new(MlxBuilder::new(blueprint)?) as Box<dyn ModelBuilder>))
+    }
+}

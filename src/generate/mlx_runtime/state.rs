@@ -1,0 +1,132 @@
+//! The state of one sequence.
+
+use std::any::Any;
+
+use crate::base::info::LayerCacheInfo;
+use crate::base::{Error, Result};
+use crate::cache::KvCache;
+use crate::generate::runtime::TokenState;
+use crate::mlx::eval;
+
+/// One cache per layer, all with the same offset between calls.
+pub(super) struct MlxState {
+    pub(super) caches: Vec<Box<dyn KvCache>>,
+    /// Which model the state belongs to.
+    pub(super) model: u64,
+    /// Most tokens it may cover.
+    pub(super) capacity: u64,
+    /// A computation that wrote the caches failed, and what they hold is unknown.
+    pub(super) lost: bool,
+}
+
+impl MlxState {
+    fn offset_of_caches(&self) -> usize {
+        self.caches.first().map_or(0, |cache| cache.offset())
+    }
+
+    /// Computes what the caches hold.
+    pub(super) fn evaluate(&self) -> Result<()> {
+        eval(self.caches.iter().flat_map(|cache| cache.state()).flatten())
+    }
+
+    /// Runs `work` on the caches. If it fails, they cover the tokens that they covered before.
+    pub(super) fn transaction<T>(
+        &mut self,
+        tokens: usize,
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        self.usable()?;
+        let before = self.offset_of_caches();
+        if before as u64 + tokens as u64 > self.capacity {
+            return Err(Error::context_full(format!(
+                "{tokens} tokens do not fit behind {before} of at most {}",
+                self.capacity
+            )));
+        }
+        let result = work(self);
+        if result.is_err() {
+            self.roll_back(before);
+        }
+        result
+    }
+
+    fn roll_back(&mut self, offset: usize) {
+        let mut kept = true;
+        for cache in &mut self.caches {
+            let excess = cache.offset().saturating_sub(offset);
+            if excess > 0 {
+                kept &= cache.is_trimmable() && cache.trim(excess) == excess;
+            }
+        }
+        // If it was the computation that failed, the slabs that it should have made are missing.
+        self.lost = !kept || self.evaluate().is_err();
+    }
+
+    fn usable(&self) -> Result<()> {
+        if self.lost {
+            return Err(Error::wrong_state("the computation of this state failed; it cannot be continued"));
+        }
+        Ok(())
+    }
+}
+
+impl TokenState for MlxState {
+    fn offset(&self) -> u64 {
+        self.offset_of_caches() as u64
+    }
+
+    fn truncate(&mut self, keep: u64) -> Result<()> {
+        self.usable()?;
+        let offset = self.offset_of_caches();
+        let excess = offset.saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
+        if excess == 0 {
+            return Ok(());
+        }
+        if let Some(layer) = self.caches.iter().position(|cache| !cache.is_trimmable()) {
+            let signature = self.caches[layer].signature();
+            return Err(Error::wrong_state(format!(
+                "the cache of layer {layer} ({signature}) cannot forget its last {excess} tokens"
+            ))
+            .field("layer")
+            .position(layer as u64));
+        }
+        for cache in &mut self.caches {
+            cache.trim(excess);
+        }
+        Ok(())
+    }
+
+    fn fork(&self) -> Result<Box<dyn TokenState>> {
+        self.usable()?;
+        Ok(Box::new(MlxState {
+            caches: self.caches.iter().map(|cache| cache.fork()).collect(),
+            model: self.model,
+            capacity: self.capacity,
+            lost: false,
+        }))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.caches.iter().map(|cache| cache.bytes() as u64).sum()
+    }
+
+    fn layers(&self) -> Vec<LayerCacheInfo> {
+        self.caches
+            .iter()
+            .map(|cache| LayerCacheInfo {
+                signature: cache.signature(),
+                offset: cache.offset() as u64,
+                bytes: cache.bytes() as u64,
+                trimmable: cache.is_trimmable(),
+            })
+            .collect()
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,133 @@
+//! Devices and the stream on which a thread's operations run.
+//!
+//! Streams belong to threads. Each thread that works with arrays has one, made at its first use:
+//! on macOS with a Metal device on the GPU unless the CPU was chosen, elsewhere on the CPU.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+
+use mlx_sys as sys;
+
+use super::error;
+use crate::base::{Error, Result};
+
+/// Where operations run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    Cpu,
+    Gpu,
+}
+
+/// A thread's stream.
+#[derive(Clone, Copy)]
+pub(super) struct Stream {
+    raw: sys::mlx_stream,
+    kind: DeviceKind,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<Stream>> = const { Cell::new(None) };
+}
+
+impl Stream {
+    #[inline]
+    pub(super) fn current() -> sys::mlx_stream {
+        match CURRENT.get() {
+            Some(stream) => stream.raw,
+            None => Self::make(default_kind()).raw,
+        }
+    }
+
+    #[cold]
+    fn make(kind: DeviceKind) -> Stream {
+        error::init();
+        // SAFETY: both functions return a new handle to the thread's default stream of that
+        // device; it is kept until the thread chooses another or leaves.
+        let raw = unsafe {
+            match kind {
+                DeviceKind::Cpu => sys::mlx_default_cpu_stream_new(),
+                DeviceKind::Gpu => sys::mlx_default_gpu_stream_new(),
+            }
+        };
+        let stream = Stream { raw, kind };
+        if let Some(old) = CURRENT.replace(Some(stream)) {
+            old.free();
+        }
+        stream
+    }
+
+    fn free(self) {
+        // SAFETY: the handle came from MLX, is freed once and used by nobody afterwards: copies
+        // never outlive the call that they are passed to.
+        unsafe { sys::mlx_stream_free(self.raw) };
+    }
+}
+
+fn default_kind() -> DeviceKind {
+    if gpu_is_available() { DeviceKind::Gpu } else { DeviceKind::Cpu }
+}
+
+/// Whether this build and machine have a GPU that MLX can use.
+pub fn gpu_is_available() -> bool {
+    if !cfg!(target_os = "macos") {
+        return false;
+    }
+    error::init();
+    let mut available = false;
+    // SAFETY: the device handle is made and freed here; the flag is a valid out pointer.
+    unsafe {
+        let device = sys::mlx_device_new_type(sys::mlx_device_type__MLX_GPU, 0);
+        let code = sys::mlx_device_is_available(&mut available, device);
+        sys::mlx_device_free(device);
+        code == 0 && available
+    }
+}
+
+/// Chooses where this thread's operations run from now on.
+pub fn select_device(kind: DeviceKind) -> Result<()> {
+    error::init();
+    if kind == DeviceKind::Gpu && !gpu_is_available() {
+        return Err(Error::unsupported("this machine has no GPU that MLX can use").field("device"));
+    }
+    let raw_kind = match kind {
+        DeviceKind::Cpu => sys::mlx_device_type__MLX_CPU,
+        DeviceKind::Gpu => sys::mlx_device_type__MLX_GPU,
+    };
+    // MLX picks its default device for the few functions that take no stream.
+    // SAFETY: the device handle is made and freed here.
+    let code: c_int = unsafe {
+        let device = sys::mlx_device_new_type(raw_kind, 0);
+        let code = sys::mlx_set_default_device(device);
+        sys::mlx_device_free(device);
+        code
+    };
+    error::check(code)?;
+    Stream::make(kind);
+    Ok(())
+}
+
+/// Where this thread's operations run.
+pub fn device() -> DeviceKind {
+    CURRENT.get().map_or_else(default_kind, |stream| stream.kind)
+}
+
+/// Waits until everything dispatched on this thread's stream has run, and reports what failed
+/// in it.
+pub fn synchronize() -> Result<()> {
+    let stream = Stream::current();
+    // SAFETY: the handle is this thread's and lives as long as the thread.
+    error::check(unsafe { sys::mlx_synchronize(stream) })
+}
+
+/// Ends this thread's work with MLX: waits for it, then destroys the streams made here. No array
+/// of this thread may be used afterwards.
+pub fn leave_thread() {
+    if let Some(stream) = CURRENT.take() {
+        // SAFETY: the handle is this thread's. Failures have no one to go to: whoever needed the
+        // results has waited for them before.
+        unsafe { sys::mlx_synchronize(stream.raw) };
+        stream.free();
+        // SAFETY: takes no argument and concerns the calling thread only.
+        unsafe { sys::mlx_clear_streams() };
+    }
+}

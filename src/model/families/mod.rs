@@ -1,0 +1,3 @@
+//! One file per family of models.
+
+pub mod llama;

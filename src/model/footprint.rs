@@ -1,0 +1,89 @@
+//! What a model's states and forwards occupy, estimated from above: MLX's CPU allocator does not
+//! survive a refusal, so work is admitted before it starts.
+
+use crate::cache::PlainCache;
+
+/// The sizes that memory depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Layers that own a cache.
+    pub layers: u64,
+    pub hidden: u64,
+    pub intermediate: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub head_dim: u64,
+    pub vocabulary: u64,
+    /// Bytes of an activation, key or value.
+    pub float_bytes: u64,
+}
+
+/// MLX allocates results when it dispatches operations, on the CPU up to about a hundred before
+/// they run; a layer has about thirty.
+const LAYERS_IN_FLIGHT: u128 = 4;
+
+impl Footprint {
+    /// Keys and values of a token in all layers.
+    pub fn cache_bytes_per_token(&self) -> u64 {
+        2 * self.layers * self.kv_heads * self.head_dim * self.float_bytes
+    }
+
+    /// A state that covers `tokens` tokens, the room for more in its slabs included.
+    pub fn state_bytes(&self, tokens: u64) -> u64 {
+        PlainCache::capacity_for(tokens).saturating_mul(self.cache_bytes_per_token())
+    }
+
+    /// Greatest transient bytes of a forward of `tokens` tokens that ends at position `end`.
+    pub fn workspace_bytes(&self, tokens: u64, end: u64) -> u64 {
+        // Positions are 32-bit numbers; in 128 bits nothing below overflows.
+        let wide = |number: u64| u128::from(number.min(1 << 32));
+        let (tokens, end) = (wide(tokens), wide(end));
+        let (heads, kv_heads, head_dim) = (wide(self.heads), wide(self.kv_heads), wide(self.head_dim));
+        // Scores, their masked copy, their softmax.
+        let scores = 3 * heads * tokens * end;
+        // Queries, keys and values before and after rotation, attention before and after merging.
+        let projections = 2 * (2 * heads + 2 * kv_heads) * head_dim;
+        // Norms and sums; gate, up, the sigmoid and the two products.
+        let rows = 6 * wide(self.hidden) + projections + 5 * wide(self.intermediate);
+        let layer = (scores + rows * tokens) * wide(self.float_bytes);
+        // A slab that grows exists twice.
+        let growth = 2 * u128::from(self.state_bytes(end as u64)) / wide(self.layers.max(1));
+        // Scores over the vocabulary: normalised, sorted, cumulated and so on in float32.
+        let head = 12 * wide(self.vocabulary) * 4;
+        // The mask of a chunk.
+        let mask = tokens * end * 4;
+        let total = (layer + growth) * LAYERS_IN_FLIGHT + head + mask;
+        u64::try_from(total).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMOLLM2: Footprint = Footprint {
+        layers: 30,
+        hidden: 576,
+        intermediate: 1536,
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        vocabulary: 49152,
+        float_bytes: 4,
+    };
+
+    #[test]
+    fn a_cache_grows_in_steps() {
+        assert_eq!(SMOLLM2.cache_bytes_per_token(), 46080);
+        assert_eq!(SMOLLM2.state_bytes(0), 0);
+        assert_eq!(SMOLLM2.state_bytes(1), SMOLLM2.state_bytes(256));
+        assert!(SMOLLM2.state_bytes(257) > SMOLLM2.state_bytes(256));
+        assert!(SMOLLM2.state_bytes(1000) >= 1024 * 46080);
+    }
+
+    #[test]
+    fn the_workspace_holds_the_scores_and_does_not_overflow() {
+        assert!(SMOLLM2.workspace_bytes(512, 4096) > 3 * 9 * 512 * 4096 * 4);
+        assert_eq!(SMOLLM2.workspace_bytes(u64::MAX, u64::MAX), u64::MAX);
+    }
+}

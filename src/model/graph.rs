@@ -1,0 +1,49 @@
+//! What a family's graph offers to the drivers.
+
+use crate::base::Result;
+use crate::cache::KvCache;
+use crate::mlx::Array;
+
+/// A causal language model over token ids.
+pub trait CausalGraph {
+    /// Empty caches, one per layer that owns one.
+    fn new_caches(&self) -> Vec<Box<dyn KvCache>>;
+
+    /// Appends `ids` `[1, tokens]` to the caches and leaves out what only the scores need. On
+    /// failure the caches may cover the tokens in part.
+    fn extend(&self, ids: &Array, caches: &mut [Box<dyn KvCache>], pace: &mut dyn Pace) -> Result<()>;
+
+    /// As `extend`, and returns the normalised hidden values `[1, tokens, hidden]`.
+    fn hidden(&self, ids: &Array, caches: &mut [Box<dyn KvCache>], pace: &mut dyn Pace) -> Result<Array>;
+
+    /// The scores of hidden values: `[1, tokens, vocabulary]`.
+    fn scores(&self, hidden: &Array) -> Result<Array>;
+}
+
+/// Stops at points of a forward where the work may be cut short.
+///
+/// Computing a graph piece by piece changes no bit of it, so a graph calls this between its
+/// operations, and the driver decides whether to compute what there is.
+pub trait Pace {
+    /// `arrays` are all that the rest of the forward needs of what was built up to here, and cost
+    /// about `work` multiplications more than the last point.
+    fn reached(&mut self, work: f64, arrays: &[&Array]) -> Result<()>;
+
+    /// Whether `work` multiplications are too much for one piece and should be divided, where that
+    /// changes no bit.
+    fn is_long(&self, work: f64) -> bool;
+}
+
+/// Never stops: the whole forward is one graph.
+#[derive(Debug)]
+pub struct Unpaced;
+
+impl Pace for Unpaced {
+    fn reached(&mut self, _work: f64, _arrays: &[&Array]) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_long(&self, _work: f64) -> bool {
+        false
+    }
+}

@@ -5,6 +5,7 @@
 //! times faster and which brings LAPACK too. Names of our own keep us apart from a host that has loaded an MLX
 //! or an OpenBLAS itself: the loader takes two libraries with one SONAME for the same.
 
+use super::elf;
 use crate::process;
 use anyhow::{Context, Result, bail};
 use std::{
@@ -65,7 +66,8 @@ pub fn assemble(wheels: &Path, openblas: &Path, out: &Path) -> Result<()> {
             &reference_blas,
             OPENBLAS,
         ],
-    )
+    )?;
+    elf::weaken_unique_symbols(&mlx)
 }
 
 struct Patchelf {

@@ -67,7 +67,7 @@ pub fn set_up(repository: &Path) -> Result<()> {
     )?;
     let libraries = steps.run(
         "libraries",
-        &[include_str!("libraries.rs"), &wheels, &version(&openblas)?],
+        &[include_str!("libraries.rs"), include_str!("elf.rs"), &wheels, &version(&openblas)?],
         &[&layout.lib.join(libraries::MLX), &layout.lib.join(libraries::OPENBLAS)],
         || libraries::assemble(&layout.wheels, &openblas, &layout.lib),
     )?;

@@ -5,6 +5,8 @@
 //! mlx-sys's build script. On macOS that build script works and there is nothing to do.
 
 #[cfg(target_os = "linux")]
+mod elf;
+#[cfg(target_os = "linux")]
 mod libraries;
 #[cfg(target_os = "linux")]
 mod linux;

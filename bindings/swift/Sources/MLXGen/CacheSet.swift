@@ -6,12 +6,17 @@ import Dispatch
 /// Lend it to generations one after another; to run two from the same beginning, ``fork()`` it.
 public final class CacheSet: Sendable {
     let handle: Handle
+    /// The model that computes it.
     public let model: Model
     /// Calls on a cache set go one at a time. A generation that ends gives the set back in a call
     /// on this queue, so that the next call finds it free.
     let queue = DispatchQueue(label: "mlxgen.cache")
 
-    /// - Parameter capacity: most tokens that it may hold; 0: the model's context limit.
+    /// Makes an empty set.
+    ///
+    /// - Parameters:
+    ///   - model: the model that computes it; only this model can use it.
+    ///   - capacity: most tokens that it may hold; 0: the model's context limit.
     /// - Throws: ``MLXGenError``: `outOfMemory`, `invalidArgument`.
     public convenience init(_ model: Model, capacity: Int = 0) async throws {
         let capacity: UInt64 = try unsigned(capacity, "capacity")
@@ -94,19 +99,24 @@ public final class CacheSet: Sendable {
         return CacheSet(owning: copy, model: model)
     }
 
+    /// What a set tells about itself.
     public struct Info: Equatable, Sendable {
+        /// Tokens held.
         public let tokens: Int
         /// Most tokens that it may hold.
         public let capacity: Int
         /// Bytes occupied.
         public let bytes: Int
+        /// One for each layer that keeps something.
         public let layers: [Layer]
 
+        /// What one layer keeps.
         public struct Layer: Codable, Equatable, Sendable {
             /// The kind of storage, such as `kv:plain`.
             public let signature: String
             /// Tokens that it covers.
             public let offset: Int
+            /// Bytes occupied.
             public let bytes: Int
             /// Whether its end can be cut off.
             public let trimmable: Bool
@@ -116,7 +126,7 @@ public final class CacheSet: Sendable {
         public let trimmable: Bool
     }
 
-    /// Never waits for the engine.
+    /// Describes the set. Never waits for the engine.
     public func info() throws -> Info {
         var info = mlxgen_cache_description()
         info.struct_size = MemoryLayout.size(ofValue: info)

@@ -2,6 +2,7 @@ import CMLXGen
 
 /// Conversations as models know them.
 public enum Chat {
+    /// What one side says.
     public struct Message: Codable, Hashable, Sendable {
         /// Who speaks. Templates may know more roles than those named here.
         public struct Role: RawRepresentable, Codable, Hashable, Sendable {
@@ -11,13 +12,19 @@ public enum Chat {
                 self.rawValue = rawValue
             }
 
+            /// Instructions for the whole conversation.
             public static let system = Role(rawValue: "system")
+            /// The person.
             public static let user = Role(rawValue: "user")
+            /// The model.
             public static let assistant = Role(rawValue: "assistant")
+            /// The result of a tool that the model called.
             public static let tool = Role(rawValue: "tool")
         }
 
+        /// Who speaks.
         public var role: Role
+        /// What is said.
         public var content: String
 
         public init(role: Role, content: String) {
@@ -25,11 +32,15 @@ public enum Chat {
             self.content = content
         }
 
+        /// A message with instructions.
         public static func system(_ content: String) -> Message { .init(role: .system, content: content) }
+        /// A message of the person.
         public static func user(_ content: String) -> Message { .init(role: .user, content: content) }
+        /// A message of the model.
         public static func assistant(_ content: String) -> Message {
             .init(role: .assistant, content: content)
         }
+        /// A tool's result.
         public static func tool(_ content: String) -> Message { .init(role: .tool, content: content) }
     }
 
@@ -48,7 +59,9 @@ public enum Chat {
         /// Let texts such as `<|im_end|>` inside messages become control tokens.
         public var parseSpecialTokensInContent: Bool
 
+        /// How a template sees the arguments of a tool call.
         public enum ToolArguments: Int32, Sendable {
+            /// As the message has them.
             case asGiven = 0
             /// As a JSON object.
             case object

@@ -13,6 +13,7 @@ import Dispatch
 /// One turn runs at a time: starting another before the first is finished, cancelled or dropped
 /// throws ``MLXGenError/Code-swift.struct/busy``.
 public final class ChatSession: Sendable {
+    /// The model that answers.
     public let model: Model
     private let state: Locked<State>
 
@@ -25,10 +26,14 @@ public final class ChatSession: Sendable {
         var turnIsRunning = false
     }
 
+    /// Begins or continues a conversation.
+    ///
     /// - Parameters:
+    ///   - model: the model that answers; it needs a tokenizer with a chat template.
     ///   - instructions: a system message.
     ///   - history: earlier messages, to continue a saved conversation.
     ///   - cache: a cache set that already holds the beginning of the conversation; nil makes one.
+    ///   - generateParameters: how answers are generated.
     ///   - options: tools, template and its variables.
     public init(
         _ model: Model, instructions: String? = nil, history: [Chat.Message] = [],

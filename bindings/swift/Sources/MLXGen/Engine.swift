@@ -7,12 +7,14 @@ import Dispatch
 public final class Engine: Sendable {
     let handle: Handle
 
+    /// What computes.
     public enum Device: Int32, Sendable {
+        /// The GPU where there is one.
         case automatic = 0
         case cpu, gpu
     }
 
-    /// Zero means the default in every number.
+    /// What an engine may use. Zero means the default in every number.
     public struct Options: Equatable, Sendable {
         /// Bytes that models, caches and work may take together; by default three quarters of the memory.
         public var memoryLimit: Int
@@ -20,6 +22,7 @@ public final class Engine: Sendable {
         public var poolLimit: Int
         /// Threads that compute; by default one for each physical core.
         public var threads: Int
+        /// What computes.
         public var device: Device
 
         public init(
@@ -32,6 +35,8 @@ public final class Engine: Sendable {
         }
     }
 
+    /// Makes an engine; the models on it share its limits.
+    ///
     /// - Throws: ``MLXGenError``: `invalidArgument` for an option without meaning, `unsupported` for a
     ///   device that is not there or a library of another interface version, `wrongState` after
     ///   ``Library/shutdown(within:)``.
@@ -54,7 +59,9 @@ public final class Engine: Sendable {
         public let pooled: Int
         /// The greatest `active` since the engine was made.
         public let peak: Int
+        /// Bytes that models, caches and work may take together.
         public let limit: Int
+        /// Bytes of freed buffers that are kept.
         public let poolLimit: Int
         /// What the machine could still give to this process.
         public let available: Int
@@ -64,6 +71,7 @@ public final class Engine: Sendable {
         public let caches: Int
     }
 
+    /// What is in use now.
     public func memory() throws -> Memory {
         var info = mlxgen_memory_info()
         info.struct_size = MemoryLayout.size(ofValue: info)
@@ -107,6 +115,7 @@ public final class Engine: Sendable {
         }
     }
 
+    /// Lets work go on after ``suspend(within:)``.
     public func resume() async throws {
         try await DispatchQueue.engineCalls.offload { [handle] in
             try check { mlxgen_engine_resume(handle.pointer, $0) }

@@ -2,8 +2,11 @@ import CMLXGen
 
 /// What a generation tells while it runs, in this order: prefill reports, text, one end.
 public enum Generation: Equatable, Sendable {
+    /// Part of the prompt is processed.
     case prefill(PrefillProgress)
+    /// Tokens were generated.
     case text(TextChunk)
+    /// The generation is over.
     case end(GenerateCompletionInfo)
 
     /// The text of a text event.
@@ -21,12 +24,14 @@ public enum Generation: Equatable, Sendable {
 public struct PrefillProgress: Equatable, Sendable {
     /// Processed so far, reused tokens included.
     public let done: Int
+    /// Tokens of the prompt.
     public let total: Int
     /// Taken from the cache set instead of being computed.
     public let reused: Int
     /// Why the reuse ended where it did.
     public let reuseStop: ReuseStop
 
+    /// Why no more tokens were reused.
     public enum ReuseStop: Equatable, Sendable {
         /// The cache set was empty, or there was none.
         case nothingCached
@@ -36,13 +41,16 @@ public struct PrefillProgress: Equatable, Sendable {
         case diverged
         /// The cache set covers the whole prompt.
         case promptCovered
+        /// A reason of a later version.
         case other(Int32)
     }
 }
 
 /// Whole characters and the tokens that they came with; either may be empty.
 public struct TextChunk: Equatable, Sendable {
+    /// Whole characters.
     public let text: String
+    /// What they were made of.
     public let tokens: [TokenID]
     /// One for each token when they were asked for.
     public let logprobs: [TokenLogprob]
@@ -52,31 +60,43 @@ public struct TextChunk: Equatable, Sendable {
 
 /// A token's natural-log probability before temperature and filters.
 public struct TokenLogprob: Equatable, Sendable {
+    /// Of the token that was chosen.
     public let chosen: Float
     /// The likeliest tokens, as many as were asked for, in descending order.
     public let top: [Candidate]
 
+    /// A token that might have been chosen.
     public struct Candidate: Equatable, Sendable {
+        /// The token.
         public let token: TokenID
+        /// Its log-probability.
         public let logprob: Float
     }
 }
 
 /// How a generation ended and what it took. Durations are in seconds.
 public struct GenerateCompletionInfo: Equatable, Sendable {
+    /// Why a generation ended.
     public enum StopReason: Equatable, Sendable {
         /// The model ended by itself.
         case endOfSequence
         /// This stop text came.
         case stopString(String)
+        /// The most tokens that were asked for.
         case maxTokens
+        /// What the grammar asks for is complete.
         case grammarEnd
+        /// A cancelled task.
         case cancelled
+        /// No room for a further token.
         case contextFull
+        /// A reason of a later version.
         case other(Int32)
     }
 
+    /// Why it ended.
     public let stopReason: StopReason
+    /// Tokens of the prompt.
     public let promptTokenCount: Int
     /// Prompt tokens taken from the cache set instead of being computed.
     public let reusedTokenCount: Int

@@ -14,15 +14,21 @@ public enum Library {
 
     /// How the loaded library was built.
     public struct BuildInfo: Codable, Equatable, Sendable {
+        /// Such as `0.1.0`.
         public let version: String
+        /// The version of the C interface.
         public let abi: Int
         /// Such as `MLX 0.32.2, CPU`.
         public let backend: String
+        /// The platform, such as `aarch64-apple-darwin`.
         public let target: String
+        /// What ``Library/hasFeature(_:)`` answers with true.
         public let features: [String]
+        /// Whether it was built without optimisation.
         public let debug: Bool
     }
 
+    /// How the loaded library was built.
     public static func buildInfo() throws -> BuildInfo {
         try Buffer { mlxgen_build_info($0, $1) }.decoded()
     }
@@ -43,6 +49,7 @@ public enum Library {
         }
     }
 
+    /// How important a log line is, from `error` to `trace`.
     public enum LogLevel: Int32, Comparable, Sendable {
         case error = 1
         case warning, info, debug, trace
@@ -52,6 +59,7 @@ public enum Library {
         }
     }
 
+    /// Takes one log line.
     public typealias LogHandler = @Sendable (LogLevel, String) -> Void
 
     /// Sends the library's log lines up to `maximum` to `handler`. Without a handler it is silent,

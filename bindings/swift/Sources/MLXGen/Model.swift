@@ -7,10 +7,12 @@ public final class Model: Sendable {
     let handle: Handle
     /// The engine that it runs on.
     public let engine: Engine
+    /// What it tells about itself.
     public let info: ModelInfo
     /// Nil for a model that comes without one.
     public let tokenizer: Tokenizer?
 
+    /// How arithmetic is done.
     public enum Numerics: Int32, Sendable {
         /// The fastest way; its results are reproducible but the library's own.
         case fast = 0
@@ -18,13 +20,18 @@ public final class Model: Sendable {
         case exact
     }
 
+    /// The element type of activations.
     public enum ComputeType: Int32, Sendable {
+        /// Chosen by the library: see its documents on numerics.
         case automatic = 0
         case float32, float16, bfloat16
     }
 
+    /// How a model is loaded.
     public struct Options: Equatable, Sendable {
+        /// How arithmetic is done.
         public var numerics: Numerics
+        /// The element type of activations.
         public var computeType: ComputeType
         /// Tokens of one prefill step; 0: chosen by the library.
         public var prefillStepSize: Int
@@ -44,15 +51,21 @@ public final class Model: Sendable {
 
     /// How far a load is. `done` never decreases within a phase.
     public struct LoadProgress: Equatable, Sendable {
+        /// What the load is doing.
         public enum Phase: Int32, Sendable {
+            /// Configuration, tokenizer and headers of the weights.
             case open = 0
             /// `done` and `total` are bytes of the files.
             case weights
+            /// Evaluation of what was read.
             case finish
         }
 
+        /// What the load is doing.
         public let phase: Phase
+        /// How much of `total` is done.
         public let done: Int
+        /// The whole of the phase.
         public let total: Int
 
         /// From 0 to 1 within the phase.
@@ -64,6 +77,7 @@ public final class Model: Sendable {
     /// - Parameters:
     ///   - url: a folder with `config.json` and safetensors, or a `.gguf` file.
     ///   - engine: the engine to run on; nil makes one with default limits.
+    ///   - options: numerics and limits.
     ///   - progress: called on a thread of this module while the load goes on. It should return soon
     ///     and must not use this module.
     /// - Throws: ``MLXGenError``: `notFound`, `invalidModel` with file and tensor, `unsupported`,
@@ -126,6 +140,7 @@ public final class Model: Sendable {
     ///   - prompt: the whole prompt, not only what is new.
     ///   - cache: lent to the generation until it ends. The longest prefix that it has in common
     ///     with the prompt is not computed again.
+    ///   - parameters: how tokens are chosen and when it ends.
     /// - Throws: (from the stream) ``MLXGenError``: `invalidArgument` for an empty prompt or a token
     ///   outside the vocabulary, `contextFull`, `outOfMemory`, `busy` when the cache set is lent.
     public func generate(

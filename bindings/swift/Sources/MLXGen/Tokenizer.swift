@@ -27,7 +27,10 @@ public final class Tokenizer: Sendable {
         }
     }
 
+    /// The tokens of a text.
+    ///
     /// - Parameters:
+    ///   - text: any text.
     ///   - addSpecialTokens: add what the model expects around a text, such as its beginning mark.
     ///   - parseSpecialTokens: let texts such as `<|im_end|>` become control tokens. Leave it off for
     ///     text that someone else wrote.
@@ -42,6 +45,8 @@ public final class Tokenizer: Sendable {
         }.array(of: TokenID.self)
     }
 
+    /// The text of tokens.
+    ///
     /// - Throws: ``MLXGenError/Code-swift.struct/invalidArgument`` with the position of an unknown token.
     public func decode(tokens: [TokenID], skipSpecialTokens: Bool = false) throws -> String {
         let flags = skipSpecialTokens ? MLXGEN_DETOKENIZE_SKIP_SPECIAL : 0

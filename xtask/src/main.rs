@@ -10,6 +10,7 @@ mod python;
 mod rooms;
 mod smollm2;
 mod step;
+mod swift;
 mod test;
 mod tools;
 
@@ -30,7 +31,11 @@ usage: cargo xtask <task>
   rooms               check that each room uses only the rooms below it
   demo                stream an answer from a model (MODEL and PROMPT in the environment)
   test                run every test
-  exports             check what the built libraries export against exports.txt";
+  exports             check what the built libraries export against exports.txt
+  swift               set up a Swift where there is none (Debian, as root)
+  swift test          build and test the Swift binding and example
+  swift run FOLDER COMMAND...
+                      run a command of the Swift toolchain in a folder of the repository";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -64,6 +69,9 @@ fn run(arguments: &[&str]) -> Result<()> {
             }
             product::build(&root(), variant)
         }
+        ["swift"] => swift::set_up(&root()),
+        ["swift", "test"] => swift::test(&root()),
+        ["swift", "run", folder, program @ ..] => swift::run(&root(), folder, program),
         // Its own process, because libclang is found through an environment variable.
         #[cfg(target_os = "linux")]
         ["native-bindings", headers, out] => native::bindings::generate(Path::new(headers), Path::new(out)),

@@ -3,7 +3,7 @@
 use crate::{
     examples, exports, header, native, process,
     product::{self, Variant},
-    python, rooms, smollm2,
+    python, rooms, smollm2, swift,
 };
 use anyhow::{Result, bail};
 use std::{
@@ -48,6 +48,7 @@ pub fn run(root: &Path) -> Result<()> {
     for suite in python::SUITES {
         report.step(&format!("Python tests, {suite}"), || python::tests(root, suite));
     }
+    report.step("Swift", || swift::test(root));
     report.step("Python types", || python::types(root));
     report.close()
 }

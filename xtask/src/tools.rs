@@ -36,6 +36,10 @@ pub const PKG_CONFIG: Tool =
 pub const OPENBLAS: Tool =
     Tool { name: "OpenBLAS", package: "libopenblas0-pthread", is_there: || openblas().is_some() };
 
+pub const DEBOOTSTRAP: Tool =
+    Tool { name: "debootstrap", package: "debootstrap", is_there: || on_path("debootstrap") };
+pub const PROOT: Tool = Tool { name: "PRoot", package: "proot", is_there: || on_path("proot") };
+
 /// Makes sure that all of these are there. As root on a Debian machine the missing ones are installed;
 /// elsewhere one line says what to install.
 pub fn require(tools: &[&Tool]) -> Result<()> {
@@ -97,7 +101,7 @@ pub fn on_path(program: &str) -> bool {
         .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     Path::new("/proc/self").metadata().is_ok_and(|me| me.uid() == 0)
 }
 

@@ -55,7 +55,7 @@ pub fn environment(root: &Path) -> Result<PathBuf> {
 
 /// The folders of the Python tests below `tests/`. Each runs in a process of its own, because a process holds
 /// one library of ours.
-pub const SUITES: [&str; 4] = ["python/binding", "python/fake", "python/real", "parity"];
+pub const SUITES: [&str; 5] = ["examples", "python/binding", "python/fake", "python/real", "parity"];
 
 pub fn tests(root: &Path, suite: &str) -> Result<()> {
     smollm2::file(root)?;

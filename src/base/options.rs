@@ -97,7 +97,7 @@ impl Sampling {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Most tokens to generate; `None`: up to the context limit.
@@ -113,19 +113,4 @@ pub struct GenerateOptions {
     /// Report that many of the likeliest tokens too (at most 20).
     pub top_logprobs: u32,
     pub cancel: Option<CancelToken>,
-}
-
-impl Default for GenerateOptions {
-    fn default() -> Self {
-        GenerateOptions {
-            sampling: Sampling::default(),
-            max_tokens: None,
-            stop: Vec::new(),
-            extra_eos: Vec::new(),
-            ignore_eos: false,
-            logprobs: false,
-            top_logprobs: 0,
-            cancel: None,
-        }
-    }
 }

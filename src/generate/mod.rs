@@ -1,5 +1,18 @@
 //! A request becomes events.
 
+pub mod append;
+pub mod backend;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+pub mod generation;
+pub mod group;
+pub mod mirror;
 #[cfg(feature = "mlx")]
 pub mod mlx_runtime;
+pub mod plan;
+pub mod request;
+pub mod row;
 pub mod runtime;
+pub mod sequence;
+pub mod stop;
+pub mod surroundings;

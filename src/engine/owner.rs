@@ -116,7 +116,13 @@ pub fn acquire() -> Result<Arc<Owner>> {
 /// Cancels all rows, ends the thread and waits for it. Everything made before gives WRONG_STATE
 /// afterwards. TIMEOUT when the thread did not end in time; it still will.
 pub fn shutdown(timeout: Duration) -> Result<()> {
+    process::check_process()?;
     refuse_on_owner_thread()?;
+    stop(timeout)
+}
+
+/// As [`shutdown`], also while the process exits.
+pub fn stop(timeout: Duration) -> Result<()> {
     let until = Instant::now().checked_add(timeout);
     let global = match until {
         Some(until) => GLOBAL.try_lock_until(until).ok_or_else(Error::timeout)?,

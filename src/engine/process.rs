@@ -72,6 +72,6 @@ extern "C" fn exiting() {
     }
     panics::quietly("the exit of the process", || {
         // In time or not, the process goes on to end.
-        let _late = owner::shutdown(EXIT_BOUND);
+        let _late = owner::stop(EXIT_BOUND);
     });
 }

@@ -12,8 +12,9 @@ use crate::base::info::LayerCacheInfo;
 pub struct SequenceMirror {
     /// The committed tokens: those that the state may be relied on to cover.
     tokens: Mutex<Vec<u32>>,
+    /// Bytes that the state occupies or was granted.
     bytes: AtomicU64,
-    /// Bytes of all sequences of the same engine.
+    /// The same of all sequences of the engine together.
     total: Arc<AtomicU64>,
     layers: Mutex<Vec<LayerCacheInfo>>,
     /// Scores after the last token, if the last change was an append.

@@ -88,18 +88,21 @@ impl Sequence {
     }
 
     /// Asks for the memory to forward `width` tokens up to position `end`.
-    pub fn admit(&mut self, width: u64, end: u64, surroundings: &mut dyn Surroundings) -> Result<()> {
-        let growth = self.model.state_bytes(end).saturating_sub(self.state.bytes());
-        let need = growth.saturating_add(self.model.workspace_bytes(width, end));
+    pub fn admit(&self, width: u64, end: u64, surroundings: &mut dyn Surroundings) -> Result<()> {
+        let need = self.growth(end).saturating_add(self.model.workspace_bytes(width, end));
         surroundings.admit(&format!("a forward of {width} tokens up to position {end}"), need)
+    }
+
+    /// Bytes that covering `end` tokens takes beyond those that are counted for this sequence.
+    fn growth(&self, end: u64) -> u64 {
+        self.model.state_bytes(end).saturating_sub(self.mirror.bytes())
     }
 
     /// Asks for the memory that a whole prompt takes, before any of it is forwarded.
     pub fn admit_prompt(&self, request: &Request, surroundings: &mut dyn Surroundings) -> Result<()> {
         let end = request.prompt.len() as u64;
-        let growth = self.model.state_bytes(end).saturating_sub(self.state.bytes());
         let workspace = self.model.workspace_bytes(request.chunk.min(end), end);
-        surroundings.admit(&format!("a prompt of {end} tokens"), growth.saturating_add(workspace))
+        surroundings.admit(&format!("a prompt of {end} tokens"), self.growth(end).saturating_add(workspace))
     }
 
     /// As [`admit`](Self::admit) for steps of one token, in larger strides.
@@ -110,6 +113,7 @@ impl Sequence {
         }
         // Near the edge of the memory a full stride may not fit while the step itself does.
         let stride = end.saturating_add(GROWTH - 1).min(limit).max(end);
+        self.refresh();
         match self.admit(1, stride, surroundings) {
             Ok(()) => self.admitted = stride,
             Err(_) if stride > end => {
@@ -213,7 +217,8 @@ impl Sequence {
 
     /// Brings the mirror's sizes up to date. Not done at each token: it asks every layer.
     pub fn refresh(&self) {
-        self.mirror.set_bytes(self.state.bytes());
+        let granted = if self.admitted == 0 { 0 } else { self.model.state_bytes(self.admitted) };
+        self.mirror.set_bytes(self.state.bytes().max(granted));
         self.mirror.set_layers(self.state.layers());
     }
 }

@@ -1,5 +1,5 @@
 //! B144: cancellation in every place, and what is left afterwards.
-#![cfg(feature = "fake")]
+#![cfg(all(feature = "fake", not(feature = "mlx")))]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! B139, B140: errors keep their code and place, panics fail only their own work.
-#![cfg(feature = "fake")]
+#![cfg(all(feature = "fake", not(feature = "mlx")))]
 
 mod support;
 

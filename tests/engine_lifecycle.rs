@@ -1,5 +1,5 @@
 //! Suspension, shutdown, exit, fork. Each in a process of its own.
-#![cfg(feature = "fake")]
+#![cfg(all(feature = "fake", not(feature = "mlx")))]
 
 mod support;
 

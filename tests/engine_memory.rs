@@ -1,5 +1,5 @@
 //! Admission: what does not fit is refused before it is tried.
-#![cfg(feature = "fake")]
+#![cfg(all(feature = "fake", not(feature = "mlx")))]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Streams: what they say, when they end, what the cache holds afterwards.
-#![cfg(feature = "fake")]
+#![cfg(all(feature = "fake", not(feature = "mlx")))]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Many threads and many streams at once.
-#![cfg(feature = "fake")]
+#![cfg(all(feature = "fake", not(feature = "mlx")))]
 
 mod support;
 

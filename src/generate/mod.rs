@@ -5,6 +5,7 @@ pub mod backend;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod generation;
+pub mod gguf_tokenizer;
 pub mod group;
 pub mod mirror;
 #[cfg(feature = "mlx")]

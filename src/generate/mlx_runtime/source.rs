@@ -44,7 +44,7 @@ impl MlxSource {
     ) -> Result<Self> {
         cancel.check()?;
         let device = device_of(engine)?;
-        let ModelFiles { config, weights, format, name } = ModelFiles::open(path)?;
+        let ModelFiles { config, weights, format, name, .. } = ModelFiles::open(path)?;
         cancel.check()?;
         let family = registry::find(&config.model_type)?;
 

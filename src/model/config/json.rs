@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::fields::{Fields, JsonFile};
-use super::{ModelConfig, Quantization, Rope};
+use super::{ModelConfig, Names, Quantization, Rope};
 use crate::base::{Code, Error, Result};
 
 const CONFIG: &str = "config.json";
@@ -99,7 +99,7 @@ fn from_fields(fields: &Fields<'_>) -> Result<ModelConfig> {
         bos: fields.token_ids("bos_token_id")?.first().copied(),
         quantization: Quantization::from_fields(fields)?,
     }
-    .validate()?;
+    .validate(Names::Json)?;
     refuse_window(fields, &config)?;
     Ok(config)
 }
@@ -108,7 +108,7 @@ fn head_dim(fields: &Fields<'_>, hidden: usize, heads: usize) -> Result<usize> {
     // mlx-lm takes a zero like a missing value.
     match fields.size("head_dim")? {
         Some(size) if size > 0 => Ok(size),
-        _ if heads > 0 && hidden % heads == 0 => Ok(hidden / heads),
+        _ if heads > 0 && hidden.is_multiple_of(heads) => Ok(hidden / heads),
         _ => Err(fields.invalid(
             "num_attention_heads",
             format!("is {heads}, which does not divide hidden_size {hidden}, and head_dim is missing"),

@@ -1,6 +1,7 @@
 //! A model's configuration, from `config.json` or from GGUF metadata.
 
 mod fields;
+mod gguf;
 mod json;
 mod quantization;
 mod rope;
@@ -48,12 +49,44 @@ pub struct ModelConfig {
     pub quantization: Option<Quantization>,
 }
 
+/// Whose names the errors use for fields.
+#[derive(Clone, Copy, Debug)]
+enum Names {
+    Json,
+    Gguf,
+}
+
+impl Names {
+    /// The source's name of a field that `config.json` calls `field`.
+    fn of(self, field: &'static str) -> &'static str {
+        match (self, field) {
+            (Names::Json, _) => field,
+            (Names::Gguf, "hidden_size") => "llama.embedding_length",
+            (Names::Gguf, "num_hidden_layers") => "llama.block_count",
+            (Names::Gguf, "intermediate_size") => "llama.feed_forward_length",
+            (Names::Gguf, "num_attention_heads") => "llama.attention.head_count",
+            (Names::Gguf, "num_key_value_heads") => "llama.attention.head_count_kv",
+            (Names::Gguf, "head_dim") => "llama.attention.key_length",
+            (Names::Gguf, "vocab_size") => "llama.vocab_size",
+            (Names::Gguf, "max_position_embeddings") => "llama.context_length",
+            (Names::Gguf, "rms_norm_eps") => "llama.attention.layer_norm_rms_epsilon",
+            (Names::Gguf, "rope_theta") => "llama.rope.freq_base",
+            (Names::Gguf, "rope_scaling.factor") => "llama.rope.scaling.factor",
+            (Names::Gguf, _) => field,
+        }
+    }
+
+    /// INVALID_MODEL: "`field` `what`".
+    fn invalid(self, field: &'static str, what: impl AsRef<str>) -> Error {
+        let field = self.of(field);
+        Error::invalid_model(format!("{field} {}", what.as_ref())).field(field)
+    }
+}
+
 impl ModelConfig {
-    /// Checks what one field alone does not show. The errors name the field as `config.json`
-    /// calls it.
-    fn validate(self) -> Result<Self> {
-        let bad =
-            |field: &str, what: String| Err(Error::invalid_model(format!("{field} {what}")).field(field));
+    /// Checks what one field alone does not show.
+    fn validate(self, names: Names) -> Result<Self> {
+        let bad = |field: &'static str, what: String| Err(names.invalid(field, what));
         for (field, size) in [
             ("hidden_size", self.hidden),
             ("num_hidden_layers", self.layers),
@@ -74,13 +107,13 @@ impl ModelConfig {
                 format!("is {}; at most {LAYERS_LIMIT} are possible", self.layers),
             );
         }
-        if self.heads % self.kv_heads != 0 {
+        if !self.heads.is_multiple_of(self.kv_heads) {
             return bad(
                 "num_key_value_heads",
                 format!("is {}, which does not divide the {} heads", self.kv_heads, self.heads),
             );
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             return bad("head_dim", format!("is {}; rotary positions need an even number", self.head_dim));
         }
         if self.heads.checked_mul(self.head_dim).is_none_or(|width| width > SIZE_LIMIT) {
@@ -89,10 +122,12 @@ impl ModelConfig {
         if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
             return bad("rms_norm_eps", format!("is {}; it must be from 0 to below 1", self.norm_eps));
         }
-        self.rope.validate(self.head_dim)?;
+        self.rope.validate(self.head_dim, names)?;
         Ok(self)
     }
 }
 
+#[cfg(test)]
+mod gguf_tests;
 #[cfg(test)]
 mod tests;

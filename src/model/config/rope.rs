@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use super::Names;
 use super::fields::Fields;
-use crate::base::{Error, Result};
+use crate::base::Result;
 
 /// What mlx-lm takes where a file says nothing.
 const DEFAULT_THETA: f64 = 10_000.0;
@@ -65,9 +66,8 @@ impl Rope {
         })
     }
 
-    pub(super) fn validate(&self, head_dim: usize) -> Result<()> {
-        let bad =
-            |field: &str, what: String| Err(Error::invalid_model(format!("{field} {what}")).field(field));
+    pub(super) fn validate(&self, head_dim: usize, names: Names) -> Result<()> {
+        let bad = |field: &'static str, what: String| Err(names.invalid(field, what));
         if !(self.theta > 0.0 && self.theta.is_finite() && self.theta <= f64::from(f32::MAX)) {
             return bad("rope_theta", format!("is {}; it must be a number above 0", self.theta));
         }

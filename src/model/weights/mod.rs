@@ -10,6 +10,7 @@ mod cast;
 mod file;
 mod files;
 mod folder;
+mod gguf;
 mod kernel;
 mod model_files;
 mod pieces;
@@ -18,10 +19,15 @@ mod safetensors;
 mod types;
 
 #[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod limits_tests;
+#[cfg(test)]
 pub(crate) mod testing;
 
 pub use file::WeightFile;
 pub use files::WeightFiles;
+pub use gguf::GgufMetadata;
 pub use model_files::{Format, ModelFiles};
 pub use pieces::{Piece, PieceReader};
 pub use plan::{Keep, KeptTensor, LoadPlan, PlannedLinear, Quantized};
@@ -29,3 +35,4 @@ pub use types::{BlockFormat, ElementType, Encoding, Tensor};
 
 pub(crate) use file::read_small;
 pub(crate) use files::text_model_name;
+pub(crate) use gguf::Value;

@@ -105,7 +105,7 @@ impl Layout {
         };
         let total = |bytes: [usize; 3]| unit_groups * bytes.iter().sum::<usize>();
         Layout {
-            units: if unit_groups == 0 { 0 } else { job.groups / unit_groups },
+            units: job.groups.checked_div(unit_groups).unwrap_or(0),
             unit_groups,
             unit_input: total(job.kernel.input_bytes()),
             unit_output: total(job.kernel.output_bytes()),

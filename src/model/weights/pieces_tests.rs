@@ -1,29 +1,10 @@
 //! Reading in pieces: order, completeness, threads, files that change.
 
-use super::super::testing::{Noise, SafetensorsFile, floats};
+use super::super::testing::{GgufFile, Noise, SafetensorsFile, collect, floats, llama, to_floats};
 use super::super::types::ElementType;
 use super::super::{Keep, LoadPlan, Quantized};
 use super::*;
 use crate::base::Code;
-
-/// All kept tensors, put together from their pieces.
-pub(super) fn collect(plan: LoadPlan, threads: usize) -> Vec<Vec<u8>> {
-    let sizes: Vec<u64> = plan.kept().iter().map(|kept| kept.bytes).collect();
-    let expected_file_bytes = plan.file_bytes();
-    let mut tensors: Vec<Vec<u8>> = vec![Vec::new(); sizes.len()];
-    let mut file_bytes = 0;
-    let mut reader = plan.pieces(threads);
-    let transient = reader.transient_bytes();
-    while let Some(piece) = reader.next_piece().unwrap() {
-        assert_eq!(piece.offset, tensors[piece.tensor].len(), "a gap in tensor {}", piece.tensor);
-        assert!(piece.bytes.len() as u64 <= transient);
-        tensors[piece.tensor].extend(piece.bytes);
-        file_bytes += piece.file_bytes;
-    }
-    assert_eq!(tensors.iter().map(|tensor| tensor.len() as u64).collect::<Vec<_>>(), sizes);
-    assert_eq!(file_bytes, expected_file_bytes);
-    tensors
-}
 
 fn open(content: &SafetensorsFile) -> (tempfile::TempDir, Arc<WeightFiles>) {
     let folder = tempfile::tempdir().unwrap();
@@ -111,5 +92,60 @@ fn b21_a_file_that_changes_during_the_load_fails_it() {
         };
         assert_eq!(error.code(), Code::InvalidModel);
         assert_eq!(error.detail().file.as_deref(), Some(path.as_path()));
+    }
+}
+
+/// A llama of two layers whose q rows hold their stored row's number, in a given format.
+fn numbered_rows(format: u32, row_bytes: impl Fn(usize) -> Vec<u8>) -> (tempfile::TempDir, Arc<WeightFiles>) {
+    let rows: Vec<u8> = (0..64).flat_map(row_bytes).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let file: GgufFile = llama()
+        .tensor("blk.0.attn_q.weight", format, &[64, 64], &rows)
+        .tensor("blk.0.attn_q.bias", 0, &[64], &floats(&std::array::from_fn::<f32, 64, _>(|row| row as f32)))
+        .tensor("blk.0.attn_v.weight", format, &[64, 64], &rows);
+    file.write(&path);
+    let (_, files) = super::super::gguf::open(super::super::WeightFile::open(&path).unwrap()).unwrap();
+    (folder, Arc::new(files))
+}
+
+#[test]
+fn rows_of_q_come_out_in_the_order_of_the_model() {
+    // Head dimension 16: row (head, half, index) is stored at (head, index, half).
+    let expected: Vec<f32> =
+        (0..64).map(|row| (row / 16 * 16 + 2 * (row % 8) + row % 16 / 8) as f32).collect();
+    let float32 = |row: usize| floats(&[row as f32; 64]);
+    let q8_0 = |row: usize| {
+        let block = [&0x3c00u16.to_le_bytes()[..], &[row as u8; 32]].concat();
+        block.repeat(2)
+    };
+    let query = "model.layers.0.self_attn.q_proj";
+    for (_folder, files) in [numbered_rows(0, float32), numbered_rows(8, q8_0)] {
+        for threads in [1, 3] {
+            let keep = Keep { float: Some(ElementType::F32), quantized: Quantized::Dequantized };
+            let mut plan = LoadPlan::new(Arc::clone(&files), None, keep);
+            plan.linear(query, 64, 64).unwrap();
+            plan.float(&format!("{query}.bias"), &[64]).unwrap();
+            plan.linear("model.layers.0.self_attn.v_proj", 64, 64).unwrap();
+            let kept = collect(plan, threads);
+            let firsts = |bytes: &[u8]| -> Vec<f32> {
+                let values = to_floats(bytes);
+                assert!(values.chunks(64).all(|row| row.iter().all(|value| *value == row[0])));
+                values.chunks(64).map(|row| row[0]).collect()
+            };
+            assert_eq!(firsts(&kept[0]), expected);
+            assert_eq!(to_floats(&kept[1]), expected);
+            assert_eq!(firsts(&kept[2]), (0..64).map(|row| row as f32).collect::<Vec<_>>());
+        }
+    }
+    // As triples: all three parts of a row move together.
+    let distinct = |row: usize| [&(row as u16).to_le_bytes()[..], &[row as u8; 32]].concat().repeat(2);
+    let (_folder, files) = numbered_rows(8, distinct);
+    let mut plan = LoadPlan::new(files, None, Keep { float: None, quantized: Quantized::Packed });
+    plan.linear(query, 64, 64).unwrap();
+    let kept = collect(plan, 1);
+    for (row, stored) in expected.iter().map(|stored| *stored as u8).enumerate() {
+        assert_eq!(kept[0][row * 64..row * 64 + 64], [stored ^ 0x80; 64]);
+        assert_eq!(kept[1][row * 4..row * 4 + 4], [stored, 0, stored, 0]);
     }
 }

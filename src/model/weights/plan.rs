@@ -356,8 +356,8 @@ fn packed_parameters(
     else {
         return Err(files.invalid(weight, format!("has shape {:?}; a packed matrix is needed", weight.shape)));
     };
-    let bits = if in_ == 0 { 0 } else { columns.saturating_mul(32) / in_ };
-    let group = if groups == 0 { 0 } else { in_ / groups };
+    let bits = columns.saturating_mul(32).checked_div(in_).unwrap_or(0);
+    let group = in_.checked_div(groups).unwrap_or(0);
     let affine = Affine { bits: bits as u32, group: group as u32 };
     let exact = weight_rows == out
         && scale_rows == out

@@ -1,7 +1,13 @@
 //! Weight files made byte by byte, for tests.
 
+mod gguf;
+
+pub(crate) use gguf::{GgufFile, llama, text};
+
 use std::fmt::Write as _;
 use std::path::Path;
+
+use super::LoadPlan;
 
 /// A safetensors file in the making.
 #[derive(Clone, Default)]
@@ -74,7 +80,44 @@ impl Noise {
         (self.next() % limit as u64) as usize
     }
 
+    /// Seeded by the hash of a name, as `scripts/weight_fixtures.py` does it.
+    pub(crate) fn named(name: &str) -> Self {
+        Noise(hash(name.as_bytes()))
+    }
+
+    /// 16-bit floats; the mask keeps the exponent from being all ones.
+    pub(crate) fn halves(&mut self, count: usize, mask: u16) -> Vec<u8> {
+        (0..count).flat_map(|_| (self.next() as u16 & mask).to_le_bytes()).collect()
+    }
+
     pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.next() as u8).collect()
     }
+}
+
+/// FNV-1a.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |value, byte| (value ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// All kept tensors of a plan, put together from their pieces, which must come in order and
+/// without gaps.
+pub(crate) fn collect(plan: LoadPlan, threads: usize) -> Vec<Vec<u8>> {
+    let sizes: Vec<u64> = plan.kept().iter().map(|kept| kept.bytes).collect();
+    let expected_file_bytes = plan.file_bytes();
+    let mut tensors: Vec<Vec<u8>> = vec![Vec::new(); sizes.len()];
+    let mut file_bytes = 0;
+    let mut reader = plan.pieces(threads);
+    let transient = reader.transient_bytes();
+    while let Some(piece) = reader.next_piece().unwrap() {
+        assert_eq!(piece.offset, tensors[piece.tensor].len(), "a gap in tensor {}", piece.tensor);
+        assert!(piece.bytes.len() as u64 <= transient);
+        tensors[piece.tensor].extend(piece.bytes);
+        file_bytes += piece.file_bytes;
+    }
+    assert_eq!(tensors.iter().map(|tensor| tensor.len() as u64).collect::<Vec<_>>(), sizes);
+    assert_eq!(file_bytes, expected_file_bytes);
+    tensors
 }

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use tokenizers::AddedToken;
 
 use super::Tokenizer;
+use super::added;
 use super::chat::ChatTemplates;
 use super::decode::Pipeline;
 use super::eos::add_ids;
-use super::guard::unpanicked;
+use super::parse;
 use super::tokenizer::Roles;
 use crate::base::{Error, Result};
 
@@ -29,9 +29,11 @@ impl Tokenizer {
         let files = Files::read(folder)?;
         let path = folder.join("tokenizer.json");
         let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", &e))?;
-        let mut inner = parse(&path, &bytes)?;
+        let mut inner = parse::tokenizer(&path, &bytes)?;
         drop(bytes);
-        add_tokens(&mut inner, &files).map_err(|e| e.file(folder.join("tokenizer_config.json")))?;
+        added::declare(&mut inner, &files.config, &files.names())
+            .map_err(|e| e.file(folder.join("tokenizer_config.json")))?;
+        files.choose_surroundings(&mut inner)?;
         let roles = files.roles(&inner)?;
         let pipeline = pipeline(&inner).map_err(|e| e.file(&path))?;
         Tokenizer::assemble(inner, pipeline, roles, files.templates).map_err(|e| e.file(&path))
@@ -39,41 +41,10 @@ impl Tokenizer {
 
     /// A tokenizer from the text of a `tokenizer.json` alone.
     pub fn from_json(json: &str) -> Result<Tokenizer> {
-        let inner = parse(Path::new("tokenizer.json"), json.as_bytes())?;
+        let inner = parse::tokenizer(Path::new("tokenizer.json"), json.as_bytes())?;
         let pipeline = pipeline(&inner)?;
         Tokenizer::assemble(inner, pipeline, Roles::default(), ChatTemplates::default())
     }
-}
-
-fn parse(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
-    let invalid = |reason: String| Error::invalid_model(format!("{}: {reason}", path.display())).file(path);
-    let parsed = unpanicked(|| tokenizers::Tokenizer::from_bytes(bytes));
-    let mut inner = match parsed {
-        Ok(Ok(inner)) => inner,
-        Ok(Err(error)) => {
-            return Err(match error.downcast_ref::<serde_json::Error>() {
-                Some(json) => at_line(invalid(json.to_string()), bytes, json),
-                None => invalid(error.to_string()),
-            });
-        }
-        Err(panic) => return Err(invalid(panic)),
-    };
-    // The crate keeps what it cached for a tokenizer until the thread ends, even when the tokenizer is gone.
-    let mut model = inner.get_model().clone();
-    if matches!(model, tokenizers::ModelWrapper::BPE(_)) {
-        model.resize_cache(0);
-        inner.with_model(model);
-    }
-    Ok(inner)
-}
-
-/// Adds the byte offset of a JSON fault.
-fn at_line(error: Error, bytes: &[u8], fault: &serde_json::Error) -> Error {
-    if fault.line() == 0 {
-        return error;
-    }
-    let before: usize = bytes.split_inclusive(|b| *b == b'\n').take(fault.line() - 1).map(<[u8]>::len).sum();
-    error.position((before + fault.column().saturating_sub(1)) as u64)
 }
 
 /// A decoder shaped for SentencePiece behind a byte-level pre-tokenizer is a known mistake of
@@ -97,53 +68,6 @@ fn mentions_byte_level(part: &Value) -> bool {
         Value::Array(items) => items.iter().any(mentions_byte_level),
         _ => false,
     }
-}
-
-/// Tokens that only tokenizer_config.json declares, and properties that it changes.
-fn add_tokens(inner: &mut tokenizers::Tokenizer, files: &Files) -> Result<()> {
-    let mut tokens: Vec<(u32, AddedToken)> = Vec::new();
-    for (id, token) in
-        files.config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten()
-    {
-        let bad = || {
-            Error::invalid_model(format!("added_tokens_decoder has an entry {id:?} that is not a token"))
-                .field("added_tokens_decoder")
-        };
-        let id: u32 = id.parse().map_err(|_| bad())?;
-        let content = token.get("content").and_then(Value::as_str).ok_or_else(bad)?;
-        let flag = |name: &str| token.get(name).and_then(Value::as_bool).unwrap_or(false);
-        let special = flag("special");
-        let normalized = token.get("normalized").and_then(Value::as_bool).unwrap_or(!special);
-        let token = AddedToken::from(content, special)
-            .normalized(normalized)
-            .lstrip(flag("lstrip"))
-            .rstrip(flag("rstrip"))
-            .single_word(flag("single_word"));
-        tokens.push((id, token));
-    }
-    tokens.sort_by_key(|(id, _)| *id);
-    let known = inner.get_added_vocabulary().get_added_tokens_decoder();
-    tokens.retain(|(id, token)| known.get(id) != Some(token));
-    for (_, text) in files.names() {
-        let declared =
-            known.values().any(|t| t.content == text) || tokens.iter().any(|(_, t)| t.content == text);
-        if let (false, Some(id)) = (declared, inner.token_to_id(&text)) {
-            tokens.push((id, AddedToken::from(text, true)));
-        }
-    }
-    for (id, token) in tokens {
-        let content = token.content.clone();
-        let added = unpanicked(|| inner.add_tokens([token]));
-        let added = added.map_err(Error::invalid_model)?;
-        added.map_err(|e| Error::invalid_model(format!("cannot add the token {content:?}: {e}")))?;
-        if inner.token_to_id(&content) != Some(id) {
-            return Err(Error::invalid_model(format!(
-                "added_tokens_decoder gives the token {content:?} the id {id}, which the vocabulary contradicts"
-            ))
-            .field("added_tokens_decoder"));
-        }
-    }
-    Ok(())
 }
 
 /// The JSON files beside tokenizer.json; those that do not exist are empty.
@@ -190,6 +114,20 @@ impl Files {
             .collect()
     }
 
+    /// `add_bos_token` and `add_eos_token`, where one is given, decide what is put around a text.
+    fn choose_surroundings(&self, inner: &mut tokenizers::Tokenizer) -> Result<()> {
+        let given = [("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")].map(|(key, name)| {
+            let wanted = self.config.get(key)?.as_bool() == Some(true);
+            let text = self.names().into_iter().find(|(known, _)| known == name).map(|(_, text)| text);
+            Some(text.filter(|_| wanted).and_then(|text| inner.token_to_id(&text)))
+        });
+        if given.iter().any(Option::is_some) {
+            let [before, after] = given.map(Option::flatten);
+            inner.with_post_processor(Some(added::surround(before, after)?));
+        }
+        Ok(())
+    }
+
     fn roles(&self, inner: &tokenizers::Tokenizer) -> Result<Roles> {
         let names = self.names();
         let id = |name: &str| {
@@ -231,7 +169,7 @@ fn read_object(path: &Path) -> Result<Map<String, Value>> {
         Ok(_) => Err(Error::invalid_model(format!("{}: not a JSON object", path.display())).file(path)),
         Err(fault) => {
             let error = Error::invalid_model(format!("{}: {fault}", path.display())).file(path);
-            Err(at_line(error, text, &fault))
+            Err(parse::at_fault(error, text, &fault))
         }
     }
 }

@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::processors::template::{SpecialToken, TemplateProcessing, Tokens};
 use tokenizers::{AddedToken, NormalizerWrapper};
 
 use super::Tokenizer;
+use super::added::surround;
 use super::chat::ChatTemplates;
 use super::decode::Pipeline;
 use super::guard::unpanicked;
@@ -198,25 +198,4 @@ impl GgufTokenizer {
             names: ids.into_iter().filter_map(name).collect(),
         }
     }
-}
-
-/// Puts a token before and after each text.
-fn surround(before: Option<u32>, after: Option<u32>) -> Result<TemplateProcessing> {
-    let failed = |e: String| Error::internal(format!("a post-processor could not be made: {e}"));
-    let piece = |name: &str, id: Option<u32>| id.map(|_| name.to_owned());
-    let template = [piece("before", before), Some("$A".to_owned()), piece("after", after)];
-    let template: Vec<String> = template.into_iter().flatten().collect();
-    let mut special = Vec::new();
-    for (name, id) in [("before", before), ("after", after)] {
-        if let Some(id) = id {
-            let token = SpecialToken::new(name.to_owned(), vec![id], vec![name.to_owned()]);
-            special.push(token.map_err(|e| failed(e.to_string()))?);
-        }
-    }
-    TemplateProcessing::builder()
-        .try_single(template)
-        .map_err(|e| failed(e.to_string()))?
-        .special_tokens(Tokens::from(special))
-        .build()
-        .map_err(|e| failed(e.to_string()))
 }

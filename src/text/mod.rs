@@ -5,6 +5,7 @@
 //! - [`StreamDecoder`] turns ids into whole characters, one id at a time.
 //! - [`GgufTokenizer`] is what a GGUF reader hands over; [`Tokenizer::load_dir`] reads a model folder.
 
+mod added;
 mod bytes;
 pub mod chat;
 mod decode;
@@ -12,6 +13,7 @@ mod eos;
 mod folder;
 pub mod gguf;
 mod guard;
+mod parse;
 mod pretokenizers;
 mod protect;
 mod stream;

@@ -3,7 +3,7 @@
 use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 use serde_json::Map;
 
-use super::{generation, json, methods, python, time};
+use super::{generation, library, methods, python};
 use crate::base::{Error, Result};
 
 const NAME: &str = "chat_template";
@@ -30,15 +30,7 @@ pub(super) fn compile(source: &str) -> Result<Compiled> {
         let text = python::str(value)?;
         out.write_str(&text).map_err(minijinja::Error::from)
     });
-    environment.add_filter("tojson", json::tojson);
-    environment.add_filter("string", |value: &Value| python::str(value));
-    environment.add_function(
-        "raise_exception",
-        |message: String| -> std::result::Result<Value, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-        },
-    );
-    environment.add_function("strftime_now", |format: &str| time::now(format));
+    library::add_to(&mut environment);
     environment.add_template_owned(NAME, generation::as_scopes(source)).map_err(|e| fault(&e))?;
     Ok(Compiled { environment })
 }

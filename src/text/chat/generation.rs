@@ -43,7 +43,7 @@ fn close(tag: &str, mark: &str) -> Option<usize> {
             (Some(_), b'\\') => at += 1,
             (Some(open), byte) if byte == open => quote = None,
             (None, byte @ (b'\'' | b'"')) => quote = Some(byte),
-            (None, _) if tag[at..].as_bytes().starts_with(mark.as_bytes()) => return Some(at + mark.len()),
+            (None, _) if bytes[at..].starts_with(mark.as_bytes()) => return Some(at + mark.len()),
             _ => {}
         }
         at += 1;

@@ -3,6 +3,7 @@
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::arguments::Arguments;
 use super::python;
 
 struct Style {
@@ -27,35 +28,29 @@ impl Default for Style {
 
 /// The `tojson` filter: `json.dumps`, by default without escapes for characters beyond ASCII.
 pub(super) fn tojson(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<String, Error> {
-    let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
-        let value = match positional.get(index) {
-            Some(value) => Some(value.clone()),
-            None => named.get::<Option<Value>>(name)?,
-        };
-        Ok(value.filter(|value| !value.is_none() && !value.is_undefined()))
-    };
+    let arguments = Arguments::of(&positional, named);
     let mut style = Style::default();
-    if let Some(ascii) = argument(0, "ensure_ascii")? {
+    if let Some(ascii) = arguments.get(0, "ensure_ascii")? {
         style.ascii = ascii.is_true();
     }
-    if let Some(indent) = argument(1, "indent")? {
+    if let Some(indent) = arguments.get(1, "indent")? {
         style.indent = Some(match indent.as_str() {
             Some(text) => text.to_owned(),
             None => " ".repeat(usize::try_from(i64::try_from(indent)?).unwrap_or(0)),
         });
         style.item_separator = ",".into();
     }
-    if let Some(separators) = argument(2, "separators")? {
+    if let Some(separators) = arguments.get(2, "separators")? {
         let mut texts = separators.try_iter()?.map(|s| s.to_str().map(|s| s.to_string()));
         let (Some(Some(item)), Some(Some(key)), None) = (texts.next(), texts.next(), texts.next()) else {
             return Err(Error::new(ErrorKind::InvalidOperation, "separators must be two strings"));
         };
         (style.item_separator, style.key_separator) = (item, key);
     }
-    if let Some(sort) = argument(3, "sort_keys")? {
+    if let Some(sort) = arguments.get(3, "sort_keys")? {
         style.sort_keys = sort.is_true();
     }
-    named.assert_all_used()?;
+    arguments.finish(4)?;
     let mut out = String::new();
     style.write(value, 0, &mut out)?;
     Ok(out)
@@ -73,6 +68,7 @@ pub(super) fn text(value: &serde_json::Value) -> String {
 
 impl Style {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        python::check_depth(depth)?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -3,9 +3,11 @@
 //! Templates are Jinja programs written for Python's jinja2 as transformers sets it up; everything
 //! here is judged by whether it prints what that prints.
 
+mod arguments;
 mod environment;
 mod generation;
 mod json;
+mod library;
 mod messages;
 mod methods;
 mod python;

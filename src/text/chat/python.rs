@@ -1,7 +1,7 @@
 //! How Python writes values: `str`, `repr`, and floats.
 
 use minijinja::value::{Tuple, ValueKind};
-use minijinja::{Error, Value};
+use minijinja::{Error, ErrorKind, Value};
 
 /// `str(value)`.
 pub(super) fn str(value: &Value) -> Result<String, Error> {
@@ -15,11 +15,20 @@ pub(super) fn str(value: &Value) -> Result<String, Error> {
 /// `repr(value)`.
 pub(super) fn repr(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
-    write_repr(value, &mut out)?;
+    write_repr(value, &mut out, 0)?;
     Ok(out)
 }
 
-fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
+/// An error for what lies deeper than any conversation: a template can nest values without end.
+pub(super) fn check_depth(depth: usize) -> Result<(), Error> {
+    if depth < 200 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"))
+}
+
+fn write_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
+    check_depth(depth)?;
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::String => write_str_repr(value.as_str().unwrap_or_default(), out),
@@ -36,7 +45,7 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
                     out.push_str(", ");
                 }
                 count += 1;
-                write_repr(&item, out)?;
+                write_repr(&item, out, depth + 1)?;
             }
             if count == 1 && value.downcast_object_ref::<Tuple>().is_some() {
                 out.push(',');
@@ -49,9 +58,9 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
                 if index > 0 {
                     out.push_str(", ");
                 }
-                write_repr(&key, out)?;
+                write_repr(&key, out, depth + 1)?;
                 out.push_str(": ");
-                write_repr(&value.get_item(&key)?, out)?;
+                write_repr(&value.get_item(&key)?, out, depth + 1)?;
             }
             out.push('}');
         }
@@ -147,7 +156,8 @@ const UNPRINTABLE: [(u32, u32); 36] = [
     (0x100000, 0x10FFFF),
 ];
 
-fn is_printable(character: char) -> bool {
+/// `str.isprintable` of one character; unassigned ones count as printable.
+pub(super) fn is_printable(character: char) -> bool {
     let code = character as u32;
     let next = UNPRINTABLE.partition_point(|(_, last)| *last < code);
     UNPRINTABLE.get(next).is_none_or(|(first, _)| code < *first)

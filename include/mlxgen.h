@@ -1212,7 +1212,7 @@ mlxgen_status mlxgen_engine_set_limits(mlxgen_engine *engine,
  *
  * Threads: any thread; waits for the running piece of work.
  * Ownership: `out_freed` receives the bytes given back, and may be NULL.
- * Codes: OK, INVALID_ARGUMENT, WRONG_STATE (suspended, or after mlxgen_shutdown).
+ * Codes: OK, INVALID_ARGUMENT, WRONG_STATE (after mlxgen_shutdown).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_engine_trim(mlxgen_engine *engine,
@@ -1532,7 +1532,7 @@ mlxgen_status mlxgen_cache_logits(mlxgen_cache *cache,
  *
  * Threads: any thread.
  * Ownership: `out` receives the count.
- * Codes: OK, INVALID_ARGUMENT.
+ * Codes: OK, INVALID_ARGUMENT, WRONG_STATE (after mlxgen_shutdown).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_cache_token_count(const mlxgen_cache *cache,
@@ -1545,7 +1545,7 @@ mlxgen_status mlxgen_cache_token_count(const mlxgen_cache *cache,
  *
  * Threads: any thread.
  * Ownership: `out` receives a buffer of uint32_t that you release with mlxgen_buffer_release.
- * Codes: OK, INVALID_ARGUMENT.
+ * Codes: OK, INVALID_ARGUMENT, WRONG_STATE (after mlxgen_shutdown).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_cache_tokens(const mlxgen_cache *cache,
@@ -1586,7 +1586,7 @@ mlxgen_status mlxgen_cache_fork(mlxgen_cache *cache, mlxgen_cache **out, mlxgen_
  * Threads: any thread.
  * Ownership: `out` is yours; set its `struct_size` before the call. `out_layers_json` receives a
  * text buffer that you release with mlxgen_buffer_release, and may be NULL.
- * Codes: OK, INVALID_ARGUMENT.
+ * Codes: OK, INVALID_ARGUMENT, WRONG_STATE (after mlxgen_shutdown).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_cache_info(const mlxgen_cache *cache,

@@ -1,0 +1,347 @@
+//! The cache set handle: what a model keeps of the tokens it has read.
+
+use std::sync::Arc;
+
+use super::buffer::{self, mlxgen_buffer};
+use super::cancel::{self, mlxgen_cancel};
+use super::error::mlxgen_error;
+use super::guard;
+use super::handle::{self, object};
+use super::model::{ModelObject, mlxgen_model};
+use super::options::{self, versioned};
+use super::status::mlxgen_status;
+use crate::base::options::CacheOptions;
+use crate::base::{Code, Result};
+use crate::engine::CacheSet;
+
+/// What a model keeps of the tokens it has read, so that they are not computed again. One call at
+/// a time; a stream that was given it holds it until it is closed. Release it with
+/// mlxgen_cache_release.
+pub struct mlxgen_cache {
+    _opaque: [u8; 0],
+}
+
+object!(CacheSet, mlxgen_cache, 7);
+
+/// How to make a cache set. Set it up with mlxgen_cache_options_init.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct mlxgen_cache_options {
+    /// Bytes of this struct, as the caller knows it.
+    pub struct_size: usize,
+    /// Most tokens; 0: the model's context limit.
+    pub capacity: u64,
+}
+
+versioned!(
+    mlxgen_cache_options, "cache_options", 16, { capacity: 8 }, capacity: u64,
+    mlxgen_cache_options { struct_size: 0, capacity: 0 }
+);
+
+/// What a cache set holds. Set it up with mlxgen_cache_description_init.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct mlxgen_cache_description {
+    /// Bytes of this struct, as the caller knows it.
+    pub struct_size: usize,
+    /// Tokens held.
+    pub tokens: u64,
+    /// Most tokens.
+    pub capacity: u64,
+    /// Bytes occupied.
+    pub bytes: u64,
+    /// Layers that keep something.
+    pub layers: u32,
+    /// 1 if mlxgen_cache_truncate can cut every layer now, else 0.
+    pub trimmable: i32,
+}
+
+versioned!(
+    mlxgen_cache_description, "cache_description", 40,
+    { tokens: 8, capacity: 16, bytes: 24, layers: 32, trimmable: 36 },
+    trimmable: i32,
+    mlxgen_cache_description { struct_size: 0, tokens: 0, capacity: 0, bytes: 0, layers: 0, trimmable: 0 }
+);
+
+fn get(cache: *const mlxgen_cache) -> Result<Arc<CacheSet>> {
+    handle::get::<CacheSet>(cache, "cache")
+}
+
+/// Sets options to their defaults. Pass `sizeof(mlxgen_cache_options)` as `struct_size`.
+///
+/// Threads: any thread.
+/// Ownership: `struct_size` bytes at `options` are written.
+/// Codes: OK, INVALID_ARGUMENT (`options` is NULL, or `struct_size` is not that of this struct in
+/// any version).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_options_init(
+    options: *mut mlxgen_cache_options,
+    struct_size: usize,
+) -> mlxgen_status {
+    // SAFETY: the header asks that `struct_size` bytes are writable.
+    unsafe { options::init(options, struct_size) }
+}
+
+/// Clears a cache description. Pass `sizeof(mlxgen_cache_description)` as `struct_size`.
+///
+/// Threads: any thread.
+/// Ownership: `struct_size` bytes at `description` are written.
+/// Codes: OK, INVALID_ARGUMENT (`description` is NULL, or `struct_size` is not that of this struct
+/// in any version).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_description_init(
+    description: *mut mlxgen_cache_description,
+    struct_size: usize,
+) -> mlxgen_status {
+    // SAFETY: the header asks that `struct_size` bytes are writable.
+    unsafe { options::init(description, struct_size) }
+}
+
+/// Makes an empty cache set for a model. NULL as `options` means the defaults.
+///
+/// Threads: any thread.
+/// Ownership: `options` is read during the call. `out` receives a handle that you release with
+/// mlxgen_cache_release.
+/// Codes: OK, INVALID_ARGUMENT, OUT_OF_MEMORY, WRONG_STATE (suspended, or after mlxgen_shutdown).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_new(
+    model: *mut mlxgen_model,
+    options: *const mlxgen_cache_options,
+    out: *mut *mut mlxgen_cache,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks for readable options, and for outputs that are NULL or writable.
+    unsafe {
+        guard::fallible(out_error, [out.cast()], |call| {
+            call.required(out, "out")?;
+            let model = handle::get::<ModelObject>(model, "model")?;
+            let options = CacheOptions { capacity: call.options(options)?.capacity };
+            call.write(out, handle::hand_out(CacheSet::new(&model.model, &options)?)?);
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// Reads tokens into a cache set. Afterwards mlxgen_cache_logits gives the scores for the token
+/// after the last. A call that fails before it works, or for want of memory, has added nothing; one that is
+/// cancelled keeps whole chunks: mlxgen_cache_token_count tells.
+///
+/// Threads: one call at a time per handle: a second one gives BUSY.
+/// Ownership: `tokens` is read during the call. `cancel` may be NULL; nothing changes hands.
+/// Codes: OK, CANCELLED, INVALID_ARGUMENT (also for no tokens, and for an id beyond the vocabulary,
+/// with its position), OUT_OF_MEMORY, CONTEXT_FULL, BUSY (also while a stream holds the set),
+/// WRONG_STATE (suspended, or after mlxgen_shutdown), GPU_TIMEOUT, GPU_NOT_PERMITTED.
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_append(
+    cache: *mut mlxgen_cache,
+    tokens: *const u32,
+    count: usize,
+    cancel: *mut mlxgen_cancel,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks for `count` readable ids and for a writable `out_error`.
+    unsafe {
+        guard::fallible(out_error, [], |call| {
+            let cache = get(cache)?;
+            let tokens = call.array(tokens, count, "tokens")?;
+            let cancel = cancel::share(cancel, "cancel")?;
+            cache.append(tokens, cancel.as_ref())?;
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// Gives the model's scores for the token after the last one, of the call of mlxgen_cache_append
+/// that came last.
+///
+/// Threads: one call at a time per handle: a second one gives BUSY.
+/// Ownership: `out` receives a buffer of float, one for each token id of the vocabulary, that you
+/// release with mlxgen_buffer_release.
+/// Codes: OK, INVALID_ARGUMENT, BUSY (also while a stream holds the set), WRONG_STATE (the last
+/// change of the set was not a successful append; or after mlxgen_shutdown).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_logits(
+    cache: *mut mlxgen_cache,
+    out: *mut *mut mlxgen_buffer,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks that the outputs are NULL or valid for a write.
+    unsafe {
+        guard::fallible(out_error, [out.cast()], |call| {
+            call.required(out, "out")?;
+            let cache = get(cache)?;
+            call.write(out, buffer::numbers(cache.logits()?)?);
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// Counts the tokens that a cache set holds. While a stream holds the set, these are the tokens
+/// committed so far.
+///
+/// Threads: any thread.
+/// Ownership: `out` receives the count.
+/// Codes: OK, INVALID_ARGUMENT, WRONG_STATE (after mlxgen_shutdown).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_token_count(
+    cache: *const mlxgen_cache,
+    out: *mut usize,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks that the outputs are NULL or valid for a write.
+    unsafe {
+        guard::fallible(out_error, [], |call| {
+            call.required(out, "out")?;
+            call.write(out, get(cache)?.token_count()?);
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// Gives the tokens that a cache set holds. While a stream holds the set, these are the tokens
+/// committed so far.
+///
+/// Threads: any thread.
+/// Ownership: `out` receives a buffer of uint32_t that you release with mlxgen_buffer_release.
+/// Codes: OK, INVALID_ARGUMENT, WRONG_STATE (after mlxgen_shutdown).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_tokens(
+    cache: *const mlxgen_cache,
+    out: *mut *mut mlxgen_buffer,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks that the outputs are NULL or valid for a write.
+    unsafe {
+        guard::fallible(out_error, [out.cast()], |call| {
+            call.required(out, "out")?;
+            call.write(out, buffer::tokens(get(cache)?.tokens()?)?);
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// Forgets all but the first `keep` tokens.
+///
+/// Threads: one call at a time per handle: a second one gives BUSY.
+/// Ownership: `out_dropped` receives the number of tokens forgotten, and may be NULL.
+/// Codes: OK, INVALID_ARGUMENT (also if the set holds fewer than `keep`), BUSY (also while a stream
+/// holds the set), WRONG_STATE (a layer cannot be cut there: the error names it; suspended; or after
+/// mlxgen_shutdown).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_truncate(
+    cache: *mut mlxgen_cache,
+    keep: usize,
+    out_dropped: *mut usize,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks that the outputs are NULL or valid for a write.
+    unsafe {
+        guard::fallible(out_error, [], |call| {
+            let cache = get(cache)?;
+            call.write(out_dropped, cache.truncate(keep)?);
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// Makes an independent cache set that holds the same tokens.
+///
+/// Threads: one call at a time per handle: a second one gives BUSY.
+/// Ownership: `out` receives a handle that you release with mlxgen_cache_release.
+/// Codes: OK, INVALID_ARGUMENT, OUT_OF_MEMORY, BUSY (also while a stream holds the set), WRONG_STATE
+/// (suspended, or after mlxgen_shutdown).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_fork(
+    cache: *mut mlxgen_cache,
+    out: *mut *mut mlxgen_cache,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks that the outputs are NULL or valid for a write.
+    unsafe {
+        guard::fallible(out_error, [out.cast()], |call| {
+            call.required(out, "out")?;
+            let cache = get(cache)?;
+            call.write(out, handle::hand_out(cache.fork()?)?);
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// Tells what a cache set holds, and if wanted each layer's part as JSON: an array of objects with
+/// "signature" (the kind of storage, such as "kv:plain"), "offset" (tokens), "bytes" and
+/// "trimmable" (true or false). While a stream holds the set, this is the state last committed.
+///
+/// Threads: any thread.
+/// Ownership: `out` is yours; set its `struct_size` before the call. `out_layers_json` receives a
+/// text buffer that you release with mlxgen_buffer_release, and may be NULL.
+/// Codes: OK, INVALID_ARGUMENT, WRONG_STATE (after mlxgen_shutdown).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_info(
+    cache: *const mlxgen_cache,
+    out: *mut mlxgen_cache_description,
+    out_layers_json: *mut *mut mlxgen_buffer,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks for a struct of the size it says, and for outputs that are NULL or writable.
+    unsafe {
+        guard::fallible(out_error, [out_layers_json.cast()], |call| {
+            call.struct_size(out)?;
+            let info = get(cache)?.info()?;
+            if !out_layers_json.is_null() {
+                let layers = info.layers.iter().map(|layer| {
+                    serde_json::json!({
+                        "signature": layer.signature,
+                        "offset": layer.offset,
+                        "bytes": layer.bytes,
+                        "trimmable": layer.trimmable,
+                    })
+                });
+                let layers = serde_json::Value::Array(layers.collect());
+                call.write(out_layers_json, buffer::text(layers.to_string())?);
+            }
+            let description = mlxgen_cache_description {
+                struct_size: 0,
+                tokens: info.tokens,
+                capacity: info.capacity,
+                bytes: info.bytes,
+                layers: info.layers.len() as u32,
+                trimmable: i32::from(info.layers.iter().all(|layer| layer.trimmable)),
+            };
+            call.fill(out, &description)?;
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// Adds a reference to a cache set.
+///
+/// Threads: any thread.
+/// Ownership: gives back `cache`, to be released once more; NULL if it is not alive.
+/// Codes: none.
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_retain(cache: *mut mlxgen_cache) -> *mut mlxgen_cache {
+    guard::plain(std::ptr::null_mut(), || handle::retain::<CacheSet>(cache))
+}
+
+/// Gives up a reference to a cache set; its memory is given back when no stream holds it. NULL and
+/// a handle that is not alive are left alone.
+///
+/// Threads: any thread.
+/// Ownership: takes your reference.
+/// Codes: none.
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_release(cache: *mut mlxgen_cache) {
+    guard::plain((), || handle::release::<CacheSet>(cache));
+}

@@ -1,12 +1,13 @@
 # The few commands of this repository. Each sets up what a fresh machine lacks (on Debian as root; elsewhere
 # it says what is missing) and leaves alone what is there. `cargo xtask` lists the finer ones.
 
-.PHONY: help demo test build clean
+.PHONY: help demo test bench build clean
 
 help:
 	@echo 'make demo    build everything and stream an answer from a real model'
 	@echo '             (make demo MODEL=folder-or-file.gguf PROMPT="...")'
 	@echo 'make test    run every test'
+	@echo 'make bench   measure what the library promises, against mlx-lm in the same run'
 	@echo 'make build   the library, as a folder that can be moved: target/dist'
 	@echo 'make clean   remove everything that was built or fetched'
 
@@ -16,6 +17,9 @@ demo: rust
 
 test: rust
 	@cargo xtask test
+
+bench: rust
+	@cargo xtask bench
 
 build: rust
 	@cargo xtask build

@@ -31,6 +31,7 @@ usage: cargo xtask <task>
   rooms               check that each room uses only the rooms below it
   demo                stream an answer from a model (MODEL and PROMPT in the environment)
   test                run every test
+  bench [ARGUMENT...] measure what the library promises (--pairs N, --only NAME...)
   exports             check what the built libraries export against exports.txt
   swift               set up a Swift where there is none (Debian, as root)
   swift test          build and test the Swift binding and example
@@ -56,6 +57,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["header", "--verify"] => header::run(&root(), true),
         ["rooms"] => rooms::check(&root()),
         ["demo"] => examples::demo(&root()),
+        ["bench", arguments @ ..] => python::bench(&root(), arguments),
         ["test"] => test::run(&root()),
         ["exports"] => exports::check(&root()),
         ["build", options @ ..] => {

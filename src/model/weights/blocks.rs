@@ -6,7 +6,7 @@
 
 use half::f16;
 
-use super::cast::encode;
+use super::cast::{cast, decode, encode};
 use super::types::{BlockFormat, ElementType};
 
 const ELEMENTS: usize = BlockFormat::ELEMENTS;
@@ -92,6 +92,9 @@ fn q8_0(block: &[u8; 34]) -> [f32; ELEMENTS] {
     values
 }
 
+/// Blocks whose scales are converted at once.
+const BATCH: usize = 256;
+
 /// Blocks as affine triples, element for element as MLX's own GGUF reader makes them: packed
 /// numbers (as bytes of little-endian u32), scales and biases. MLX gives scales and biases in
 /// float16; they are converted from there to `float`.
@@ -103,48 +106,100 @@ pub(crate) fn repack(
 ) {
     let packed_step = ELEMENTS * format.bits() as usize / 8;
     let targets = packed
-        .chunks_exact_mut(packed_step)
-        .zip(scales.chunks_exact_mut(float.size()).zip(biases.chunks_exact_mut(float.size())));
-    for (block, (packed, (scale_out, bias_out))) in blocks.chunks_exact(format.bytes()).zip(targets) {
-        let scale = f16::from_le_bytes([block[0], block[1]]);
-        let bias = match format {
+        .chunks_mut(BATCH * packed_step)
+        .zip(scales.chunks_mut(BATCH * float.size()).zip(biases.chunks_mut(BATCH * float.size())));
+    for (blocks, (packed, (scales, biases))) in blocks.chunks(BATCH * format.bytes()).zip(targets) {
+        let mut parameters = Parameters::default();
+        match format {
             BlockFormat::Q4_0 => {
-                pack_nibbles(&block[2..], packed);
-                f16::from_f32(-8.0 * scale.to_f32())
+                for (index, (block, packed)) in batch::<18, 16>(blocks, packed) {
+                    let [low, high, numbers @ ..] = block;
+                    parameters.scales[index] = [*low, *high];
+                    *packed = pack_nibbles(numbers);
+                }
+                parameters.scaled_biases(-8.0);
             }
             BlockFormat::Q4_1 => {
-                pack_nibbles(&block[4..], packed);
-                f16::from_le_bytes([block[2], block[3]])
+                for (index, (block, packed)) in batch::<20, 16>(blocks, packed) {
+                    let [scale_low, scale_high, bias_low, bias_high, numbers @ ..] = block;
+                    parameters.scales[index] = [*scale_low, *scale_high];
+                    parameters.biases[index] = [*bias_low, *bias_high];
+                    *packed = pack_nibbles(numbers);
+                }
             }
             BlockFormat::Q8_0 => {
-                for (packed, number) in packed.iter_mut().zip(&block[2..]) {
+                for (index, (block, packed)) in batch::<34, 32>(blocks, packed) {
+                    let [low, high, numbers @ ..] = block;
+                    parameters.scales[index] = [*low, *high];
                     // Two's complement plus 128.
-                    *packed = number ^ 0x80;
+                    *packed = numbers.map(|number| number ^ 0x80);
                 }
-                f16::from_f32(-128.0 * scale.to_f32())
+                parameters.scaled_biases(-128.0);
             }
-        };
-        put_half(scale, float, scale_out);
-        put_half(bias, float, bias_out);
+        }
+        let count = blocks.len() / format.bytes();
+        put_halves(&parameters.scales[..count], float, scales);
+        put_halves(&parameters.biases[..count], float, biases);
     }
 }
 
-#[inline]
-fn pack_nibbles(numbers: &[u8], packed: &mut [u8]) {
-    let (low, high) = packed.split_at_mut(ELEMENTS / 4);
-    let pairs = numbers.as_chunks::<2>().0;
-    for (([first, second], low), high) in pairs.iter().zip(low).zip(high) {
-        *low = (first & 0x0f) | (second << 4);
-        *high = (first >> 4) | (second & 0xf0);
+/// Scales and biases of a batch: float16, as bytes.
+struct Parameters {
+    scales: [[u8; 2]; BATCH],
+    biases: [[u8; 2]; BATCH],
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Parameters { scales: [[0; 2]; BATCH], biases: [[0; 2]; BATCH] }
     }
 }
 
+impl Parameters {
+    /// `bias = factor * scale`, rounded to float16 once.
+    fn scaled_biases(&mut self, factor: f32) {
+        let mut values = [0f32; BATCH];
+        decode(ElementType::F16, self.scales.as_flattened(), &mut values);
+        for value in &mut values {
+            *value *= factor;
+        }
+        encode(ElementType::F16, &values, self.biases.as_flattened_mut());
+    }
+}
+
+/// Blocks with their packed numbers, counted.
+fn batch<'a, const BLOCK: usize, const PACKED: usize>(
+    blocks: &'a [u8],
+    packed: &'a mut [u8],
+) -> impl Iterator<Item = (usize, (&'a [u8; BLOCK], &'a mut [u8; PACKED]))> {
+    blocks.as_chunks().0.iter().zip(packed.as_chunks_mut().0).enumerate()
+}
+
+/// Brings the numbers of 16 bytes from GGUF's order into MLX's.
 #[inline]
-fn put_half(value: f16, to: ElementType, out: &mut [u8]) {
+fn pack_nibbles(numbers: &[u8; 16]) -> [u8; 16] {
+    let numbers = u128::from_le_bytes(*numbers);
+    let (low, high) = (squeeze(numbers), squeeze(numbers >> 4));
+    (u128::from(low) | u128::from(high) << 64).to_le_bytes()
+}
+
+/// The low halves of 16 bytes, moved together.
+#[inline]
+fn squeeze(numbers: u128) -> u64 {
+    let half = |eight: u64| {
+        let pairs = eight & 0x0f0f_0f0f_0f0f_0f0f;
+        let bytes = (pairs | pairs >> 4) & 0x00ff_00ff_00ff_00ff;
+        let words = (bytes | bytes >> 8) & 0x0000_ffff_0000_ffff;
+        (words | words >> 16) & 0xffff_ffff
+    };
+    half(numbers as u64) | half((numbers >> 64) as u64) << 32
+}
+
+fn put_halves(halves: &[[u8; 2]], to: ElementType, out: &mut [u8]) {
     match to {
         // The bits, whatever they say: no conversion in between.
-        ElementType::F16 => out.copy_from_slice(&value.to_le_bytes()),
-        _ => encode(to, &[value.to_f32()], out),
+        ElementType::F16 => out.copy_from_slice(halves.as_flattened()),
+        _ => cast(ElementType::F16, halves.as_flattened(), to, out),
     }
 }
 

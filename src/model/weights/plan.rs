@@ -132,6 +132,12 @@ impl LoadPlan {
         let files = Arc::clone(&self.files);
         let tensor = files.require(name, shape)?;
         tensor.check_usable().map_err(|error| error.file(files.files()[tensor.file].path()))?;
+        if let RowOrder::InterleavedHalves { head_dim } = tensor.rows
+            && !shape.first().is_some_and(|rows| rows.is_multiple_of(head_dim))
+        {
+            return Err(files
+                .invalid(tensor, format!("has shape {shape:?}, which is not made of heads of {head_dim}")));
+        }
         let index = files.position(name).ok_or_else(|| files.missing(name))?;
         self.used[index] = true;
         Ok(index)

@@ -1,7 +1,8 @@
 //! Byte-crafted GGUF files, good and bad.
 
-use super::super::testing::{GgufFile, Noise, floats, llama, text};
+use super::super::testing::{GgufFile, Noise, collect, floats, llama, text};
 use super::super::types::{BlockFormat, ElementType, Encoding};
+use super::super::{Keep, LoadPlan, Quantized};
 use super::*;
 use crate::base::Code;
 
@@ -264,6 +265,22 @@ fn tensors_that_do_not_fit_are_refused_by_name() {
     refused(&alias.bytes(), Code::InvalidModel);
 }
 
+/// Converts every matrix, in both forms.
+fn read_everything(weights: &std::sync::Arc<WeightFiles>) {
+    for quantized in [Quantized::Packed, Quantized::Dequantized] {
+        let keep = Keep { float: Some(ElementType::F32), quantized };
+        let mut plan = LoadPlan::new(weights.clone(), None, keep);
+        for tensor in weights.tensors() {
+            if let (Some(path), &[out, in_]) = (tensor.name.strip_suffix(".weight"), tensor.shape.as_slice())
+                && let Err(error) = plan.linear(path, out, in_)
+            {
+                assert!(matches!(error.code(), Code::InvalidModel | Code::Unsupported), "{error}");
+            }
+        }
+        collect(plan, 2);
+    }
+}
+
 #[test]
 fn damaged_files_never_panic() {
     let whole = good().bytes();
@@ -292,6 +309,7 @@ fn damaged_files_never_panic() {
                 for tensor in model.weights.tensors() {
                     assert!(tensor.offset + tensor.bytes <= bytes.len() as u64);
                 }
+                read_everything(&model.weights);
             }
             Err(error) => {
                 assert!(matches!(error.code(), Code::InvalidModel | Code::Unsupported), "{error}");

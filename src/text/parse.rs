@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use tokenizers::models::bpe::{BPE, BpeTrainer, Vocab};
 use tokenizers::{
     DecoderWrapper, Model, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Token,
@@ -32,9 +33,86 @@ pub(super) fn tokenizer(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokeniz
     });
     match parsed {
         Ok(Ok(tokenizer)) => Ok(tokenizer),
-        Ok(Err(fault)) => Err(at_fault(invalid(fault.to_string()), bytes, &fault)),
+        Ok(Err(fault)) => Err(match unknown_kind(bytes) {
+            Some((part, kind)) => {
+                invalid(format!("{part} has the kind {kind:?}, which is not known")).field(part)
+            }
+            None => at_fault(invalid(fault.to_string()), bytes, &fault),
+        }),
         Err(panic) => Err(invalid(panic)),
     }
+}
+
+/// Kinds of models, normalisers, pre-tokenizers, post-processors and decoders.
+const KINDS: [&str; 35] = [
+    "BPE",
+    "BPEDecoder",
+    "BertNormalizer",
+    "BertPreTokenizer",
+    "BertProcessing",
+    "ByteFallback",
+    "ByteLevel",
+    "CTC",
+    "CharDelimiterSplit",
+    "Digits",
+    "FixedLength",
+    "Fuse",
+    "Lowercase",
+    "Metaspace",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Nmt",
+    "Precompiled",
+    "Prepend",
+    "Punctuation",
+    "Replace",
+    "RobertaProcessing",
+    "Sequence",
+    "Split",
+    "Strip",
+    "StripAccents",
+    "TemplateProcessing",
+    "UnicodeScripts",
+    "Unigram",
+    "Whitespace",
+    "WhitespaceSplit",
+    "WordLevel",
+    "WordPiece",
+];
+
+/// The first part whose kind the crate does not know: its own message does not say so.
+fn unknown_kind(bytes: &[u8]) -> Option<(&'static str, String)> {
+    #[derive(Deserialize)]
+    struct Parts {
+        model: Option<ModelHead>,
+        normalizer: Option<Value>,
+        pre_tokenizer: Option<Value>,
+        post_processor: Option<Value>,
+        decoder: Option<Value>,
+    }
+    fn unknown(part: &Value) -> Option<String> {
+        match part {
+            Value::Object(map) => match map.get("type") {
+                Some(Value::String(kind)) if !KINDS.contains(&kind.as_str()) => Some(kind.clone()),
+                _ => map.values().find_map(unknown),
+            },
+            Value::Array(items) => items.iter().find_map(unknown),
+            _ => None,
+        }
+    }
+    let parts: Parts = serde_json::from_slice(bytes).ok()?;
+    let model = parts.model.and_then(|model| model.kind).filter(|kind| !KINDS.contains(&kind.as_str()));
+    let named = [
+        ("normalizer", parts.normalizer),
+        ("pre_tokenizer", parts.pre_tokenizer),
+        ("post_processor", parts.post_processor),
+        ("decoder", parts.decoder),
+    ];
+    model
+        .map(|kind| ("model", kind))
+        .or_else(|| named.into_iter().find_map(|(name, part)| unknown(&part?).map(|kind| (name, kind))))
 }
 
 /// Adds the byte offset of a JSON fault.

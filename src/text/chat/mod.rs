@@ -1,7 +1,10 @@
 //! Chat templates: a conversation becomes the text and tokens that a model was trained on.
 //!
 //! Templates are Jinja programs written for Python's jinja2 as transformers sets it up; everything
-//! here is judged by whether it prints what that prints.
+//! here is judged by whether it prints what that prints. What the engine cannot do differently:
+//! `'%s' % x` is an error (`|format` works), `+x` is a syntax error, macros have no `varargs`, `~`
+//! writes floats beyond 1e16 with all their digits, iterating over none gives nothing, and values
+//! of different kinds can be compared.
 
 mod arguments;
 mod environment;
@@ -63,68 +66,59 @@ pub struct RenderedChat {
 /// Stands behind the last message while it is rendered, to find where it ends.
 const CONTINUE_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// Everything a template sees that callers can change.
-#[derive(Clone)]
-struct Inputs {
-    messages: Value,
-    tools: Value,
-    documents: Value,
-    extra: Value,
-}
-
 pub(super) fn render(
     tokenizer: &Tokenizer,
     messages_json: &str,
     options: &ChatOptions,
 ) -> Result<RenderedChat> {
-    let template =
-        tokenizer.chat_templates().pick(options.template_name.as_deref(), options.tools_json.is_some())?;
-    let mut inputs = Inputs {
-        messages: messages::messages(messages_json, options.tool_arguments)?,
-        tools: messages::array("tools", options.tools_json.as_deref())?,
-        documents: messages::array("documents", options.documents_json.as_deref())?,
-        extra: Value::Object(messages::object("extra", options.extra_json.as_deref())?),
+    let mut given = [
+        messages::messages(messages_json, options.tool_arguments)?,
+        messages::array("tools", options.tools_json.as_deref())?,
+        messages::array("documents", options.documents_json.as_deref())?,
+        Value::Object(messages::object("extra", options.extra_json.as_deref())?),
+    ];
+    let with_tools = !given[1].is_null();
+    let template = tokenizer.chat_templates().pick(options.template_name.as_deref(), with_tools)?;
+    let placeholders = if options.parse_special_in_content {
+        None
+    } else {
+        protect(&mut given, template.source(), tokenizer.special_texts())?
     };
-    let end = if options.continue_final_message {
-        Some(messages::mark_last(&mut inputs.messages, options.add_generation_prompt, CONTINUE_MARK)?)
+    let last = if options.continue_final_message {
+        Some(messages::mark_last(&mut given[0], options.add_generation_prompt, CONTINUE_MARK)?)
     } else {
         None
     };
-    let run = |inputs: &Inputs| -> Result<String> {
-        let text = template.render(context(tokenizer, inputs, options.add_generation_prompt))?;
-        match &end {
-            Some(message) => messages::cut_at_mark(text, message, CONTINUE_MARK),
-            None => Ok(text),
+    let mut text = template.render(variables(tokenizer, given, options.add_generation_prompt))?;
+    if let Some(last) = last {
+        text = messages::cut_at_mark(text, &last, CONTINUE_MARK)?;
+    }
+    match placeholders {
+        None => {
+            let tokens = tokenizer.encode(&text, false, true)?;
+            Ok(RenderedChat { text, tokens })
         }
-    };
-    let text = run(&inputs)?;
-    if !options.parse_special_in_content {
-        let mut marked = inputs.clone();
-        let values = [&mut marked.messages, &mut marked.tools, &mut marked.documents, &mut marked.extra];
-        if let Some(placeholders) = protect(values, template.source(), tokenizer.special_texts())? {
-            let marked_text = run(&marked)?;
-            let tokens = tokenizer.encode_protected(&marked_text, &placeholders)?;
-            // The texts differ only if the template itself looks at such a text; then it sees
-            // plain text, as the model will.
-            return Ok(RenderedChat { text: placeholders.restore(&marked_text), tokens });
+        Some(placeholders) => {
+            let text = placeholders.unescape(text);
+            let tokens = tokenizer.encode_protected(&text, &placeholders)?;
+            Ok(RenderedChat { text: placeholders.restore(&text), tokens })
         }
     }
-    let tokens = tokenizer.encode(&text, false, true)?;
-    Ok(RenderedChat { text, tokens })
 }
 
-/// The variables, in the order of precedence: special tokens, the caller's, the conversation's.
-fn context(tokenizer: &Tokenizer, inputs: &Inputs, add_generation_prompt: bool) -> Map<String, Value> {
+/// What a template sees; the caller's variables win over the special tokens.
+fn variables(tokenizer: &Tokenizer, given: [Value; 4], add_generation_prompt: bool) -> Map<String, Value> {
+    let [messages, tools, documents, extra] = given;
     let mut variables = Map::new();
     for (name, text) in tokenizer.special_names() {
         variables.insert(name.clone(), Value::String(text.clone()));
     }
-    if let Value::Object(extra) = &inputs.extra {
-        variables.extend(extra.clone());
+    if let Value::Object(extra) = extra {
+        variables.extend(extra);
     }
-    variables.insert("messages".into(), inputs.messages.clone());
-    variables.insert("tools".into(), inputs.tools.clone());
-    variables.insert("documents".into(), inputs.documents.clone());
+    variables.insert("messages".into(), messages);
+    variables.insert("tools".into(), tools);
+    variables.insert("documents".into(), documents);
     variables.insert("add_generation_prompt".into(), Value::Bool(add_generation_prompt));
     variables
 }

@@ -217,7 +217,7 @@ fn affixed(string: &str, arguments: &Arguments<'_>, at_start: bool) -> Result<Va
         return Ok(Value::from(false));
     };
     let has = |affix: &String| if at_start { part.starts_with(affix) } else { part.ends_with(affix) };
-    Ok(Value::from(affixes.iter().any(|affix| has(affix))))
+    Ok(Value::from(affixes.iter().any(has)))
 }
 
 fn search(string: &str, method: &str, arguments: &Arguments<'_>) -> Result<Value, Error> {

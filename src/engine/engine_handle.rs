@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::budget::{self, Budget};
 use super::gate::Gate;
 use super::owner::{self, Owner};
-use super::processors;
 use crate::base::Result;
 use crate::base::info::MemoryInfo;
 use crate::base::options::EngineOptions;
@@ -30,14 +29,14 @@ impl Engine {
     pub fn new(options: &EngineOptions) -> Result<Engine> {
         let owner = owner::acquire()?;
         let budget = Arc::new(Budget::new(options.memory_limit, options.pool_limit));
-        let threads = if options.threads == 0 { processors::physical() } else { options.threads };
-        let options = EngineOptions { threads, ..options.clone() };
+        let threads = options.threads;
         let pool = budget.pool_limit();
         owner.call("the start of an engine", move |context| {
             context.runtime.set_threads(threads)?;
             context.runtime.set_pool_limit(pool)
         })?;
-        Ok(Engine(Arc::new(Inner { owner, options, budget, gate: Arc::new(Gate::new()?) })))
+        let gate = Arc::new(Gate::new()?);
+        Ok(Engine(Arc::new(Inner { owner, options: options.clone(), budget, gate })))
     }
 
     /// Does not wait for the owner thread.
@@ -82,6 +81,7 @@ impl Engine {
             // It may have been resumed before this was reached.
             if gate.is_shut() {
                 context.rows.settle(&gate, &mut context.slab, context.runtime.as_mut());
+                context.runtime.synchronize()?;
                 trim(context.runtime.as_mut())?;
             }
             Ok(())

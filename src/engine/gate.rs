@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::fork;
 use crate::base::{CancelToken, Error, Result};
 
 /// How often somebody who waits for a resumption looks at his cancel token.
@@ -32,8 +33,15 @@ impl Gate {
         if self.is_shut() { Err(Error::wrong_state("the engine is suspended")) } else { Ok(()) }
     }
 
-    /// What the rows of this engine stop at.
+    /// What the rows of this engine stop at: its suspension, or a fork.
     pub fn pause_token(&self) -> CancelToken {
+        let own = self.own_pause_token();
+        let fork = fork::pause_token();
+        // Without a free token a fork has to wait for the end of the unit.
+        fork.and_then(|fork| CancelToken::linked(&[&own, &fork]).ok()).unwrap_or(own)
+    }
+
+    pub fn own_pause_token(&self) -> CancelToken {
         self.pause.lock().clone()
     }
 

@@ -6,13 +6,13 @@
 mod budget;
 mod cache_set;
 mod engine_handle;
+mod fork;
 mod gate;
 mod memory;
 mod model;
 mod os;
 mod owner;
 mod process;
-mod processors;
 mod queue;
 mod scheduler;
 mod slab;
@@ -20,9 +20,10 @@ mod stream;
 
 pub use cache_set::CacheSet;
 pub use engine_handle::Engine;
+pub use fork::in_forked_child;
 pub use model::Model;
 pub use owner::{on_owner_thread, shutdown};
-pub use process::{check_process, in_forked_child};
+pub use process::check_process;
 pub use queue::Wakeup;
 pub use slab::EngineBox;
 pub use stream::Stream;

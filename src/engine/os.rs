@@ -1,12 +1,12 @@
 //! The few calls into the C library that have no safe form.
 
-/// Has `handler` called in every child process made by `fork`. It may only do what a signal
-/// handler may.
-pub fn on_fork_in_child(handler: extern "C" fn()) {
-    // SAFETY: the handler is a function without captured state and lives as long as the process;
+/// Has `before` called before each `fork` of the process, then `parent` in it and `child` in the
+/// child, which may only do what a signal handler may.
+pub fn on_fork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    // SAFETY: the handlers are functions without captured state and live as long as the process;
     // an error (no memory) leaves forks unnoticed, as before the call.
     unsafe {
-        libc::pthread_atfork(None, None, Some(handler));
+        libc::pthread_atfork(Some(before), Some(parent), Some(child));
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, unbounded};
 use parking_lot::{Condvar, Mutex};
 
+use super::fork::{self, in_forked_child};
 use super::process::{self, ExitStage};
 use super::scheduler::Scheduler;
 use super::slab::{Key, Slab};
@@ -36,6 +37,14 @@ pub struct Context {
     pub slab: Slab,
     pub runtime: Box<dyn Runtime>,
     pub rows: Scheduler,
+    shared: Arc<Shared>,
+}
+
+impl Context {
+    /// Lets the getters see what the work so far did.
+    fn publish(&self) {
+        *self.shared.memory.lock() = self.runtime.memory();
+    }
 }
 
 type Job = Box<dyn FnOnce(&mut Context) + Send>;
@@ -86,7 +95,6 @@ pub fn acquire() -> Result<Arc<Owner>> {
     if let Some((_, thread)) = global.latest.take() {
         let _panicked = thread.join();
     }
-    process::install();
     let (sender, receiver) = unbounded();
     let shared = Arc::new(Shared {
         closed: AtomicBool::new(false),
@@ -154,6 +162,19 @@ pub fn stop(timeout: Duration) -> Result<()> {
     Ok(())
 }
 
+/// Whether there is an owner thread before `until`; it then looks at the world again.
+pub fn is_running_until(until: Instant) -> bool {
+    let running = GLOBAL.try_lock_until(until).and_then(|global| {
+        let (shared, _) = global.latest.as_ref()?;
+        let owner = global.current.upgrade();
+        (!*shared.finished.lock()).then_some(owner)
+    });
+    if let Some(Some(owner)) = &running {
+        owner.nudge();
+    }
+    running.is_some() && Instant::now() < until
+}
+
 impl Owner {
     /// WRONG_STATE when calls cannot be served: after a shutdown, in a forked child, on the owner
     /// thread.
@@ -216,7 +237,9 @@ impl Owner {
         self.check()?;
         let (sender, receiver) = bounded(1);
         self.send(Message::Job(Box::new(move |context| {
-            let _left = sender.send(panics::catch(what, || job(context)));
+            let result = panics::catch(what, || job(context));
+            context.publish();
+            let _left = sender.send(result);
         })))?;
         Ok(Reply(receiver))
     }
@@ -256,7 +279,7 @@ impl<R> Reply<R> {
 impl Drop for Owner {
     fn drop(&mut self) {
         // In a forked child the queue's locks may be held by threads that do not exist there.
-        if process::in_forked_child() {
+        if in_forked_child() {
             std::mem::forget(self.sender.take());
         }
     }
@@ -273,7 +296,7 @@ fn refuse_on_owner_thread() -> Result<()> {
     Ok(())
 }
 
-fn run(receiver: &Receiver<Message>, shared: &Shared, ready: &Sender<Result<()>>) {
+fn run(receiver: &Receiver<Message>, shared: &Arc<Shared>, ready: &Sender<Result<()>>) {
     let started = panics::catch("the start of the back end", || backend().start());
     let runtime = match started {
         Ok(runtime) => runtime,
@@ -282,17 +305,23 @@ fn run(receiver: &Receiver<Message>, shared: &Shared, ready: &Sender<Result<()>>
             return;
         }
     };
+    if let Err(error) = fork::install() {
+        let _left = ready.send(Err(error));
+        return;
+    }
     process::register_exit(ExitStage::Start);
     let _left = ready.send(Ok(()));
-    let mut context = Context { slab: Slab::default(), runtime, rows: Scheduler::default() };
+    let mut context =
+        Context { slab: Slab::default(), runtime, rows: Scheduler::default(), shared: Arc::clone(shared) };
     let mut busy = false;
     while serve(receiver, &mut context, busy) {
+        fork::rest(|| context.runtime.synchronize());
         busy = context.rows.round(&mut context.slab, context.runtime.as_mut());
-        *shared.memory.lock() = context.runtime.memory();
+        context.publish();
     }
     shared.closed.store(true, Ordering::Release);
     shared.abort.request();
-    let Context { mut slab, mut runtime, mut rows } = context;
+    let Context { mut slab, mut runtime, mut rows, .. } = context;
     rows.end_all(&mut slab, &stopped());
     panics::quietly("the end of the rows", || drop(rows));
     slab.clear();

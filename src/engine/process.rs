@@ -1,26 +1,21 @@
-//! What the process goes through: fork and exit.
-//!
-//! A forked child has none of our threads and possibly locks that nobody will ever release. So
-//! there every call is refused and every release does nothing.
+//! What the process goes through: start and exit. Forks: [`fork`](super::fork).
 //!
 //! At exit the owner thread is stopped before the back end's static objects are destroyed. Exit
 //! handlers run in the reverse order of their registration, and static objects inside functions
 //! register when they are first used. So the handler is registered again at each stage after which
 //! new ones may exist; it does nothing the second time.
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
+use super::fork::in_forked_child;
 use super::{os, owner};
 use crate::base::{Error, Result, panics};
 
 /// Longest time that an exit waits for work in progress.
 const EXIT_BOUND: Duration = Duration::from_secs(2);
 
-static FORKED: AtomicBool = AtomicBool::new(false);
 static EXITING: AtomicBool = AtomicBool::new(false);
-static INSTALL: Once = Once::new();
 static REGISTERED: AtomicU8 = AtomicU8::new(0);
 
 /// After what the exit handler is registered again.
@@ -29,11 +24,6 @@ pub enum ExitStage {
     Start = 1,
     Load = 2,
     Token = 4,
-}
-
-/// Whether this process is a forked child of one that used the library.
-pub fn in_forked_child() -> bool {
-    FORKED.load(Ordering::Relaxed)
 }
 
 /// WRONG_STATE in a forked child and while the process exits.
@@ -47,11 +37,6 @@ pub fn check_process() -> Result<()> {
     Ok(())
 }
 
-/// Notices forks from now on.
-pub fn install() {
-    INSTALL.call_once(|| os::on_fork_in_child(forked));
-}
-
 /// Registers the exit handler, once for each stage.
 pub fn register_exit(stage: ExitStage) {
     let bit = stage as u8;
@@ -59,10 +44,6 @@ pub fn register_exit(stage: ExitStage) {
     {
         os::at_exit(exiting);
     }
-}
-
-extern "C" fn forked() {
-    FORKED.store(true, Ordering::Relaxed);
 }
 
 extern "C" fn exiting() {

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::fork::in_forked_child;
 use super::owner::{Context, Owner};
-use super::process;
 use crate::base::{Error, Result, panics};
 
 /// Names a value in the slab. A later value never has the same key.
@@ -118,7 +118,7 @@ impl<T: 'static> EngineBox<T> {
 
 impl<T> Drop for EngineBox<T> {
     fn drop(&mut self) {
-        if !process::in_forked_child() {
+        if !in_forked_child() {
             self.owner.post_drop(self.key);
         }
     }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::budget::Allowance;
 use super::cache_set::{CacheSet, Lease};
+use super::fork::in_forked_child;
 use super::model::Model;
 use super::owner::{Context, Owner, on_owner_thread};
 use super::process;
@@ -76,7 +77,7 @@ impl Stream {
         let outbox = Arc::clone(&stream.0.queue);
         engine.owner().call("the opening of a stream", move |context| {
             place.gate.check()?;
-            let Context { slab, runtime, rows } = context;
+            let Context { slab, runtime, rows, .. } = context;
             let slot = slab.get_mut::<CacheSlot>(place.cache)?;
             let mut allowance = Allowance { budget: &place.budget, runtime: runtime.as_mut() };
             slot.sequence()?.admit_prompt(&request, &mut allowance)?;
@@ -160,7 +161,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if process::in_forked_child() {
+        if in_forked_child() {
             // Tokens return to a list whose lock may never be released here.
             std::mem::forget((self.close.clone(), self.cancel.clone(), Arc::clone(&self.queue)));
             return;

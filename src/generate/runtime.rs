@@ -48,7 +48,10 @@ pub trait Runtime {
     fn set_pool_limit(&mut self, bytes: u64) -> Result<()>;
     /// Gives freed buffers back to the system.
     fn trim(&mut self) -> Result<()>;
+    /// 0: as many as there are physical cores.
     fn set_threads(&mut self, threads: u32) -> Result<()>;
+    /// Waits for everything that was dispatched.
+    fn synchronize(&mut self) -> Result<()>;
 }
 
 /// An opened model whose weights are read piece by piece, off the owner thread.

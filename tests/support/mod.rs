@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod child;
+pub mod tiny_llama;
 
 use std::path::Path;
 use std::time::Duration;

@@ -71,4 +71,8 @@ impl Runtime for FakeRuntime {
     fn set_threads(&mut self, _threads: u32) -> Result<()> {
         Ok(())
     }
+
+    fn synchronize(&mut self) -> Result<()> {
+        Ok(())
+    }
 }

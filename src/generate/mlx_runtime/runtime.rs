@@ -62,6 +62,10 @@ impl Runtime for MlxRuntime {
         mlx::set_blas_threads(threads);
         Ok(())
     }
+
+    fn synchronize(&mut self) -> Result<()> {
+        mlx::synchronize()
+    }
 }
 
 impl Drop for MlxRuntime {

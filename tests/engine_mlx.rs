@@ -1,0 +1,260 @@
+//! The engine over MLX: what a fake back end cannot show.
+#![cfg(feature = "mlx")]
+
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mlxgen::base::event::{EndReason, Event};
+use mlxgen::base::options::{CacheOptions, EngineOptions, GenerateOptions, ModelOptions};
+use mlxgen::base::{CancelToken, Code};
+use mlxgen::engine::{CacheSet, Engine, Model, Stream, shutdown};
+use support::tiny_llama::{SMALL, Shape, TinyLlama};
+use support::*;
+
+/// Ids that the tiny model's vocabulary has, without its EOS.
+fn ids(count: usize, salt: usize) -> Vec<u32> {
+    prompt(count, salt).into_iter().map(|id| id + 1).collect()
+}
+
+fn endless(tokens: u64) -> GenerateOptions {
+    GenerateOptions { ignore_eos: true, ..most(tokens) }
+}
+
+fn load_on(engine: &Engine, files: &TinyLlama) -> Model {
+    Model::load(engine, files.path(), &ModelOptions::default(), None, &mut |_| {}).unwrap()
+}
+
+fn small() -> Model {
+    load_on(&engine(), &TinyLlama::new(SMALL))
+}
+
+/// Forwards of a chunk take long enough to be met by something.
+fn slow() -> Model {
+    load_on(&engine(), &TinyLlama::new(Shape { hidden: 128, layers: 4, ..SMALL }))
+}
+
+#[test]
+fn a_pipelined_stream_equals_steps_by_hand() {
+    let model = small();
+    let cache = CacheSet::new(&model, &CacheOptions::default()).unwrap();
+    cache.append(&ids(70, 0), None).unwrap();
+    let mut by_hand = Vec::new();
+    for _ in 0..32 {
+        let logits = cache.logits().unwrap();
+        let best = (0..logits.len()).rev().max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32;
+        by_hand.push(best);
+        cache.append(&[best], None).unwrap();
+    }
+    let lent = CacheSet::new(&model, &CacheOptions::default()).unwrap();
+    let said = generate(&model, Some(&lent), &ids(70, 0), &endless(32));
+    assert_eq!(said.tokens, by_hand);
+    assert_eq!(lent.tokens().unwrap(), [ids(70, 0), by_hand[..31].to_vec()].concat());
+    let distinct: std::collections::BTreeSet<_> = by_hand.iter().collect();
+    assert!(distinct.len() > 10, "a model that says something: {by_hand:?}");
+}
+
+#[test]
+fn b142_threads_get_what_they_would_get_alone() {
+    let model = small();
+    let expected: Vec<_> =
+        (0..4).map(|salt| generate(&model, None, &ids(50 + salt, salt), &endless(40)).tokens).collect();
+    thread::scope(|scope| {
+        for salt in 0..4 {
+            let (model, expected) = (&model, &expected);
+            scope.spawn(move || {
+                let own = (salt % 2 == 0).then(|| load_on(model.engine(), &TinyLlama::new(SMALL)));
+                for _ in 0..3 {
+                    let model = own.as_ref().unwrap_or(model);
+                    assert_eq!(
+                        generate(model, None, &ids(50 + salt, salt), &endless(40)).tokens,
+                        expected[salt]
+                    );
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn b144_a_cancelled_prefill_goes_on_exactly() {
+    let model = slow();
+    let prompt = ids(1200, 1);
+    let expected = generate(&model, None, &prompt, &endless(10)).tokens;
+    for round in 0..16 {
+        let cancel = CancelToken::try_new().unwrap();
+        let options = GenerateOptions { cancel: Some(cancel.clone()), ..endless(10) };
+        let cache = CacheSet::new(&model, &CacheOptions::default()).unwrap();
+        let stream = Stream::open(&model, Some(&cache), &prompt, &options).unwrap();
+        thread::sleep(Duration::from_millis(round * 5));
+        cancel.request();
+        let said = drain(&stream);
+        stream.close().unwrap();
+        assert_eq!(said.reason(), EndReason::Cancelled);
+        let kept = cache.tokens().unwrap();
+        assert_eq!(kept, prompt[..kept.len()]);
+        if round % 8 == 7 {
+            assert_eq!(generate(&model, Some(&cache), &prompt, &endless(10)).tokens, expected);
+        }
+    }
+}
+
+#[test]
+fn suspended_streams_go_on_exactly() {
+    let model = slow();
+    let expected = generate(&model, None, &ids(600, 2), &endless(60)).tokens;
+    for round in 0..5 {
+        let stream = Stream::open(&model, None, &ids(600, 2), &endless(60)).unwrap();
+        thread::sleep(Duration::from_millis(round * 40));
+        model.engine().suspend(LONG).unwrap();
+        model.engine().resume().unwrap();
+        assert_eq!(drain(&stream).tokens, expected);
+    }
+}
+
+#[test]
+fn forks_and_reuse_say_the_same() {
+    let model = small();
+    let cold = |prompt: &[u32]| generate(&model, None, prompt, &endless(20)).tokens;
+    let cache = CacheSet::new(&model, &CacheOptions::default()).unwrap();
+    cache.append(&ids(600, 3), None).unwrap();
+    let fork = cache.fork().unwrap();
+    let one = [ids(600, 3), ids(40, 4)].concat();
+    let two = [ids(600, 3), ids(40, 5)].concat();
+    // Numbers may differ in near-ties for another cut of the prompt; these do not.
+    assert_eq!(generate(&model, Some(&cache), &one, &endless(20)).tokens, cold(&one));
+    assert_eq!(generate(&model, Some(&fork), &two, &endless(20)).tokens, cold(&two));
+    assert_eq!(generate(&model, Some(&cache), &two, &endless(20)).tokens, cold(&two));
+}
+
+#[test]
+fn the_thread_restarts_and_leaves_nothing() {
+    const NAME: &str = "the_thread_restarts_and_leaves_nothing";
+    if child::role().is_none() {
+        return child::expect(NAME, "child", &[], 0);
+    }
+    let files = TinyLlama::new(SMALL);
+    let mut tokens = Vec::new();
+    for round in 0..12 {
+        let engine = engine();
+        let model = load_on(&engine, &files);
+        tokens.push(generate(&model, None, &ids(100, 0), &endless(20)).tokens);
+        match round % 3 {
+            0 => drop((model, engine)),
+            1 => drop((engine, model)),
+            _ => shutdown(LONG).unwrap(),
+        }
+    }
+    assert!(tokens.iter().all(|each| *each == tokens[0]));
+    let memory = engine().memory().unwrap();
+    assert!(memory.active < 1 << 16, "{memory:?}");
+}
+
+#[test]
+fn limits_refuse_and_let_in() {
+    let files = TinyLlama::new(Shape { hidden: 128, layers: 4, ..SMALL });
+    let engine = Engine::new(&EngineOptions { memory_limit: 4 << 20, ..EngineOptions::default() }).unwrap();
+    let load = || Model::load(&engine, files.path(), &ModelOptions::default(), None, &mut |_| {});
+    let error = load().err().unwrap();
+    assert_eq!(error.code(), Code::OutOfMemory);
+    engine.set_limits(1 << 30, 0).unwrap();
+    let model = load().unwrap();
+    assert_eq!(generate(&model, None, &ids(10, 0), &endless(5)).tokens.len(), 5);
+    engine.set_limits(engine.memory().unwrap().models + (4 << 20), 0).unwrap();
+    let refused = Stream::open(&model, None, &ids(8000, 0), &endless(1)).err().unwrap();
+    assert_eq!(refused.code(), Code::OutOfMemory);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_the_address_space_refuses_what_does_not_fit() {
+    const NAME: &str = "a_limit_on_the_address_space_refuses_what_does_not_fit";
+    let Some(role) = child::role() else {
+        // What the process takes before it begins, and 400 MB.
+        let output = child::run(NAME, "measure", &[]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let size = text.lines().find_map(|line| line.strip_prefix("VmSize "));
+        let limit = size.unwrap_or_else(|| panic!("{text}")).parse::<u64>().unwrap() + 400_000;
+        let limited = format!("ulimit -v {limit}; exec \"$@\"");
+        // About 500 MB of weights.
+        let files =
+            TinyLlama::new(Shape { hidden: 1024, layers: 8, vocabulary: 30_000, zero: true, ..SMALL });
+        let role = files.path().to_str().unwrap();
+        return child::expect(NAME, role, &["sh", "-c", &limited, "sh"], 0);
+    };
+    let engine = engine();
+    let model = load_on(&engine, &TinyLlama::new(SMALL));
+    assert_eq!(generate(&model, None, &ids(10, 0), &endless(5)).tokens.len(), 5);
+    if role == "measure" {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        println!("\nVmSize {}", size.split_whitespace().next().unwrap());
+        return;
+    }
+    let load = Model::load(&engine, role.as_ref(), &ModelOptions::default(), None, &mut |_| {});
+    let error = load.err().unwrap();
+    assert_eq!(error.code(), Code::OutOfMemory);
+    assert!(error.message().contains("the system can give"), "{error}");
+    assert_eq!(generate(&model, None, &ids(10, 0), &endless(5)).tokens.len(), 5);
+}
+
+/// A prefill and a decode in progress, then `end`.
+fn amid_work(end: impl FnOnce(&Stream)) {
+    let model = slow();
+    let decoding = Stream::open(&model, None, &ids(20, 0), &endless(5000)).unwrap();
+    first_token(&decoding);
+    let reading = decoding.clone();
+    thread::spawn(move || drain(&reading));
+    let preparing = Stream::open(&model, None, &ids(8000, 1), &endless(5)).unwrap();
+    thread::sleep(Duration::from_millis(30));
+    end(&preparing);
+}
+
+#[test]
+fn an_exit_during_generations_ends_in_time() {
+    const NAME: &str = "an_exit_during_generations_ends_in_time";
+    if child::role().is_some() {
+        amid_work(|_| std::process::exit(7));
+    }
+    for _ in 0..10 {
+        let start = Instant::now();
+        child::expect(NAME, "child", &[], 7);
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_forked_child_ends_well() {
+    const NAME: &str = "a_forked_child_ends_well";
+    if child::role().is_none() {
+        return child::expect(NAME, "parent", &[], 0);
+    }
+    amid_work(|stream| (0..4).for_each(|_| fork_once(stream)));
+}
+
+#[cfg(unix)]
+fn fork_once(stream: &Stream) {
+    // SAFETY: the child calls nothing but the library under test, which has to cope with this.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let refused = stream.next(None).err().is_some_and(|error| error.code() == Code::WrongState);
+        std::process::exit(if refused { 3 } else { 4 });
+    }
+    let mut status = 0;
+    let start = Instant::now();
+    // SAFETY: `status` is a variable of ours.
+    while unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } != pid {
+        assert!(start.elapsed() < Duration::from_secs(20), "the child hangs");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 3, "{status:x}");
+    // The parent goes on.
+    while let Some(event) = stream.next(Some(LONG)).unwrap() {
+        if matches!(event, Event::Prefill { .. }) {
+            return;
+        }
+    }
+    panic!("the stream ended");
+}

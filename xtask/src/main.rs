@@ -30,7 +30,7 @@ usage: cargo xtask <task>
   header [--verify]   write include/mlxgen.h, or check that it is up to date
   rooms               check that each room uses only the rooms below it
   demo                stream an answer from a model (MODEL and PROMPT in the environment)
-  test                run every test
+  test [PART...]      run every test, or the steps whose names contain a part
   bench [ARGUMENT...] measure what the library promises (--pairs N, --only NAME...)
   exports             check what the built libraries export against exports.txt
   swift               set up a Swift where there is none (Debian, as root)
@@ -58,7 +58,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["rooms"] => rooms::check(&root()),
         ["demo"] => examples::demo(&root()),
         ["bench", arguments @ ..] => python::bench(&root(), arguments),
-        ["test"] => test::run(&root()),
+        ["test", only @ ..] => test::run(&root(), only),
         ["exports"] => exports::check(&root()),
         ["build", options @ ..] => {
             let mut variant = product::Variant::default();

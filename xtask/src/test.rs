@@ -1,4 +1,5 @@
-//! `cargo xtask test`: every check, one after another, each with its time; a failed one does not stop the others.
+//! `cargo xtask test [PART...]`: every check, or those whose name contains a part, one after another, each with
+//! its time; a failed one does not stop the others.
 
 use crate::{
     examples, exports, header, native, process,
@@ -17,8 +18,8 @@ use std::{
 const BACK_ENDS: [(&str, &[&str]); 2] =
     [("mlx", &[]), ("fake", &["--no-default-features", "--features", "fake"])];
 
-pub fn run(root: &Path) -> Result<()> {
-    let mut report = Report::default();
+pub fn run(root: &Path, only: &[&str]) -> Result<()> {
+    let mut report = Report { only: only.iter().map(|&part| part.to_owned()).collect(), steps: Vec::new() };
     report.step("native", || native::set_up(root));
     report.step("format", || process::visible(cargo(root).args(["fmt", "--all", "--check"])));
     report.step("rooms", || rooms::check(root));
@@ -78,11 +79,16 @@ fn rust_tests(root: &Path, nextest: bool, profile: &str, options: &[&str]) -> Re
 /// What became of each step.
 #[derive(Default)]
 struct Report {
+    /// Parts of the names of the steps to run; none: all of them.
+    only: Vec<String>,
     steps: Vec<(String, Duration, bool)>,
 }
 
 impl Report {
     fn step(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
+        if !self.only.is_empty() && !self.only.iter().any(|part| name.contains(part)) {
+            return;
+        }
         eprintln!("\n== {name}");
         let start = Instant::now();
         let done = work();
@@ -93,6 +99,9 @@ impl Report {
     }
 
     fn close(self) -> Result<()> {
+        if self.steps.is_empty() {
+            bail!("no step has such a name");
+        }
         println!("\n{}", self.table());
         match self.steps.iter().filter(|(.., passed)| !passed).count() {
             0 => Ok(()),
@@ -129,5 +138,15 @@ mod tests {
         assert!(table.starts_with("FAILED"), "{table}");
         assert!(table.ends_with("steps: 1 passed, 1 failed"), "{table}");
         assert!(report.close().is_err());
+    }
+
+    #[test]
+    fn a_part_of_the_name_chooses_steps() {
+        let mut report = Report { only: vec!["fake".into()], ..Report::default() };
+        report.step("Rust tests, mlx", || unreachable!());
+        report.step("Rust tests, fake", || Ok(()));
+        assert_eq!(report.steps.len(), 1);
+        report.close().unwrap();
+        assert!(Report { only: vec!["typo".into()], ..Report::default() }.close().is_err());
     }
 }

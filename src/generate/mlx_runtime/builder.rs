@@ -73,8 +73,15 @@ impl ModelBuilder for MlxBuilder {
     }
 
     fn finish(self: Box<Self>) -> Result<Box<dyn TokenModel>> {
+        Ok(Box::new(self.assemble()?))
+    }
+}
+
+impl MlxBuilder {
+    /// The model of tensors that are all there.
+    pub(super) fn assemble(self) -> Result<MlxModel> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let MlxBuilder { blueprint, slots } = *self;
+        let MlxBuilder { blueprint, slots } = self;
         let mut arrays = Vec::with_capacity(slots.len());
         for (slot, kept) in slots.into_iter().zip(blueprint.kept.iter()) {
             match slot {
@@ -85,13 +92,13 @@ impl ModelBuilder for MlxBuilder {
             }
         }
         let graph = blueprint.family.build(&Tensors::new(arrays))?;
-        Ok(Box::new(MlxModel {
+        Ok(MlxModel {
             graph,
             footprint: blueprint.footprint,
             context_limit: blueprint.context_limit,
             device: blueprint.device,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             speed: Speed::unknown(),
-        }))
+        })
     }
 }

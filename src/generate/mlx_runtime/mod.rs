@@ -10,6 +10,8 @@ mod pending;
 mod runtime;
 mod source;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -108,6 +108,12 @@ impl MlxSource {
     }
 }
 
+impl MlxSource {
+    pub(super) fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+}
+
 /// A folder need not have a tokenizer; one that it has must be understood.
 fn folder_tokenizer(path: &Path) -> Result<Option<Tokenizer>> {
     match Tokenizer::load_dir(path) {
@@ -196,7 +202,7 @@ impl ModelSource for MlxSource {
     }
 
     fn builder(&self) -> BuilderFn {
-        let blueprint = self.blueprint.clone();
+        let blueprint = self.blueprint().clone();
         Box::new(move |_runtime| Ok(Box::new(MlxBuilder::new(blueprint)?) as Box<dyn ModelBuilder>))
     }
 }

@@ -198,7 +198,7 @@ impl Layer {
         let normed = self.attention_norm.apply(x)?;
         let attended = self.attention.forward(&normed, mask, cache, pace)?;
         let x = ops::add(x, &attended)?;
-        pace.reached(self.attention.rest_of_work(tokens, cache.offset() as f64), &[&x])?;
+        pace.reached(tokens * self.attention.rest_of_work(), &[&x])?;
 
         let normed = self.mlp_norm.apply(&x)?;
         let x = ops::add(&x, &self.mlp.forward(&normed, pace)?)?;

@@ -64,9 +64,9 @@ impl Attention {
         Ok((keys, values))
     }
 
-    /// Multiplications of a forward of `tokens` tokens that `forward` has not reported itself.
-    pub fn rest_of_work(&self, tokens: f64, keys: f64) -> f64 {
-        tokens * self.output.work() + self.score_work(tokens, keys)
+    /// Multiplications of a token that `forward` has not reported itself.
+    pub fn rest_of_work(&self) -> f64 {
+        self.output.work()
     }
 
     fn score_work(&self, tokens: f64, keys: f64) -> f64 {
@@ -85,7 +85,9 @@ impl Attention {
         let AttentionShape { heads, kv_heads, scale, .. } = self.shape;
         let work = self.score_work(f64::from(queries.dim(2)), f64::from(keys.dim(2)));
         if !pace.is_long(work) {
-            return ops::attention(queries, keys, values, scale, mask);
+            let output = ops::attention(queries, keys, values, scale, mask)?;
+            pace.reached(work, &[&output])?;
+            return Ok(output);
         }
         // Heads do not touch each other, so one after the other gives the same bits.
         let one = |x: &Array, head: i32| {

@@ -1,0 +1,104 @@
+//! What loads, what is refused and what a model tells of itself.
+
+use super::tiny::{
+    CONTEXT, HEAD_DIM, HIDDEN, KV_HEADS, LAYERS, Tiny, VOCABULARY, exact, load, new_state, open,
+};
+use super::tiny::{prompt, read};
+use crate::base::options::{ComputeType, ModelOptions, Numerics};
+use crate::base::{Code, Error};
+use crate::generate::runtime::ModelSource;
+
+fn refused(tiny: &Tiny) -> Error {
+    match open(tiny.write().path(), &exact()) {
+        Ok(_) => panic!("the model was accepted"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn b01_the_head_of_a_tied_model_is_ignored() {
+    let mut tiny = Tiny::new(true, false);
+    let expected = tiny.scores(&prompt(5));
+    tiny.tensors.insert("lm_head.weight".into(), (vec![VOCABULARY, HIDDEN], vec![1.0; VOCABULARY * HIDDEN]));
+    let model = load(tiny.write().path(), &exact()).unwrap();
+    let found = read(&model, new_state(&model).as_mut(), &prompt(5), 64);
+    assert!(found.iter().zip(expected).all(|(found, expected)| (f64::from(*found) - expected).abs() < 2e-4));
+}
+
+#[test]
+fn stored_frequencies_are_ignored() {
+    let mut tiny = Tiny::new(false, false);
+    let name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+    tiny.tensors.insert(name.into(), (vec![HEAD_DIM / 2], vec![9.0; HEAD_DIM / 2]));
+    load(tiny.write().path(), &exact()).unwrap();
+}
+
+#[test]
+fn missing_surplus_and_misshapen_tensors_are_named() {
+    for name in ["model.layers.1.self_attn.k_proj.weight", "model.norm.weight", "lm_head.weight"] {
+        let mut tiny = Tiny::new(false, false);
+        let (shape, values) = tiny.tensors.remove(name).unwrap();
+        let error = refused(&tiny);
+        assert_eq!((error.code(), error.detail().tensor.as_deref()), (Code::InvalidModel, Some(name)));
+        let wider = [vec![shape[0] * 2], shape[1..].to_vec()].concat();
+        tiny.tensors.insert(name.into(), (wider, [values.clone(), values].concat()));
+        let error = refused(&tiny);
+        assert_eq!((error.code(), error.detail().tensor.as_deref()), (Code::InvalidModel, Some(name)));
+    }
+    for name in ["model.layers.3.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias", "other"] {
+        let mut tiny = Tiny::new(false, false);
+        tiny.tensors.insert(name.into(), (vec![32], vec![0.0; 32]));
+        let error = refused(&tiny);
+        assert_eq!((error.code(), error.detail().tensor.as_deref()), (Code::InvalidModel, Some(name)));
+    }
+}
+
+#[test]
+fn an_unknown_type_is_unsupported() {
+    let folder = Tiny::new(false, false).write();
+    let config = Tiny::new(false, false).config().replace("\"llama\"", "\"alpaca\"");
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    let Err(error) = open(folder.path(), &exact()) else { panic!("the model was accepted") };
+    assert_eq!((error.code(), error.detail().field.as_deref()), (Code::Unsupported, Some("model_type")));
+}
+
+#[test]
+fn a_model_describes_itself() {
+    let tiny = Tiny::new(false, true);
+    let folder = tiny.write();
+    let source = open(folder.path(), &exact()).unwrap();
+    let info = source.info();
+    assert_eq!(
+        (info.family.as_str(), info.format.as_str(), info.numerics.as_str()),
+        ("llama", "safetensors", "exact")
+    );
+    assert_eq!(
+        (info.vocabulary as usize, info.layers as usize, info.hidden as usize),
+        (VOCABULARY, LAYERS, HIDDEN)
+    );
+    assert_eq!((info.context_limit, info.prefill_chunk), (CONTEXT as u64, 2048));
+    assert_eq!((info.eos.as_slice(), info.bos), (&[2, 5][..], Some(1)));
+    let elements: usize = tiny.tensors.values().map(|(_, values)| values.len()).sum();
+    assert_eq!((info.parameters, info.weight_bytes), (elements as u64, 4 * elements as u64));
+    assert_eq!(info.cache_bytes_per_token as usize, 2 * 4 * LAYERS * KV_HEADS * HEAD_DIM);
+    assert!(source.tokenizer().is_none() && !info.has_chat_template);
+    assert!(source.load_bytes() >= info.weight_bytes);
+}
+
+#[test]
+fn the_compute_type_is_the_files_or_the_one_asked_for() {
+    let folder = Tiny::new(false, false).write();
+    let told = |numerics: Numerics, compute_type: ComputeType| {
+        let options = ModelOptions { numerics, compute_type, ..ModelOptions::default() };
+        open(folder.path(), &options).unwrap().info().compute_type.clone()
+    };
+    assert_eq!(told(Numerics::Exact, ComputeType::Auto), "float32");
+    assert_eq!(told(Numerics::Exact, ComputeType::Bfloat16), "bfloat16");
+    assert_eq!(told(Numerics::Fast, ComputeType::Float16), "float16");
+    let options = ModelOptions { compute_type: ComputeType::Bfloat16, ..exact() };
+    let model = load(folder.path(), &options).unwrap();
+    let found = read(&model, new_state(&model).as_mut(), &prompt(8), 64);
+    let expected = Tiny::new(false, false).scores(&prompt(8));
+    let worst = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+    assert!(worst > 1e-4 && worst < 0.5, "{worst}");
+}

@@ -1,0 +1,8 @@
+//! The runtime on tiny models, against a model written in float64 and against itself.
+
+mod forward;
+mod loading;
+mod memory;
+mod states;
+mod steps;
+mod tiny;

@@ -68,6 +68,33 @@ EVENT_PREFILL = 1
 EVENT_TEXT = 2
 EVENT_END = 6
 
+TOOL_ARGUMENTS_AS_GIVEN = 0
+TOOL_ARGUMENTS_OBJECT = 1
+TOOL_ARGUMENTS_TEXT = 2
+
+LOAD_OPEN = 0
+LOAD_WEIGHTS = 1
+LOAD_FINISH = 2
+
+REUSE_NOTHING_CACHED = 0
+REUSE_CACHE_EXHAUSTED = 1
+REUSE_DIVERGED = 2
+REUSE_PROMPT_COVERED = 3
+
+END_EOS = 0
+END_STOP_STRING = 1
+END_MAX_TOKENS = 2
+END_GRAMMAR = 3
+END_CANCELLED = 4
+END_CONTEXT_FULL = 5
+
+LOG_OFF = 0
+LOG_ERROR = 1
+LOG_WARNING = 2
+LOG_INFO = 3
+LOG_DEBUG = 4
+LOG_TRACE = 5
+
 LogCallback = CFUNCTYPE(None, c_void_p, c_int32, c_void_p, c_size_t)
 DropCallback = CFUNCTYPE(None, c_void_p)
 ProgressCallback = CFUNCTYPE(None, c_void_p, c_int32, c_uint64, c_uint64)
@@ -113,6 +140,7 @@ class ChatOptions(Structure):
         ("add_generation_prompt", c_int32),
         ("tool_arguments", c_int32),
         ("parse_special_in_content", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -155,6 +183,7 @@ class ModelDescription(Structure):
         ("eos_count", c_size_t),
         ("bos", c_int64),
         ("has_chat_template", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -285,6 +314,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "cancel_request": (_status, [_handle]),
     "cancel_is_requested": (c_int32, [_handle]),
     "engine_options_init": (_status, [POINTER(EngineOptions), _size]),
+    "memory_info_init": (_status, [POINTER(MemoryInfo), _size]),
     "engine_new": (_status, [POINTER(EngineOptions), _out, _out]),
     "engine_memory": (_status, [_handle, POINTER(MemoryInfo), _out]),
     "engine_set_limits": (_status, [_handle, c_uint64, c_uint64, _out]),
@@ -297,10 +327,12 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "chat_options_init": (_status, [POINTER(ChatOptions), _size]),
     "chat_render": (_status, [_handle, _text, _size, POINTER(ChatOptions), _out, _out, _out]),
     "model_options_init": (_status, [POINTER(ModelOptions), _size]),
+    "model_description_init": (_status, [POINTER(ModelDescription), _size]),
     "model_load": (_status, [_handle, _text, _size, POINTER(ModelOptions), _out, _out]),
     "model_info": (_status, [_handle, POINTER(ModelDescription), _out]),
     "model_tokenizer": (_status, [_handle, _out, _out]),
     "cache_options_init": (_status, [POINTER(CacheOptions), _size]),
+    "cache_description_init": (_status, [POINTER(CacheDescription), _size]),
     "cache_new": (_status, [_handle, POINTER(CacheOptions), _out, _out]),
     "cache_append": (_status, [_handle, _tokens, _size, _handle, _out]),
     "cache_logits": (_status, [_handle, _out, _out]),
@@ -310,6 +342,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "cache_fork": (_status, [_handle, _out, _out]),
     "cache_info": (_status, [_handle, POINTER(CacheDescription), _out, _out]),
     "generate_options_init": (_status, [POINTER(GenerateOptions), _size]),
+    "prompt_part_init": (_status, [POINTER(PromptPart), _size]),
     "stream_open": (
         _status,
         [_handle, _handle, POINTER(PromptPart), _size, POINTER(GenerateOptions), _out, _out],

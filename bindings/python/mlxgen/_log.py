@@ -13,18 +13,20 @@ from ._library import library
 
 
 class LogLevel(enum.IntEnum):
-    ERROR = 1
-    WARN = 2
-    INFO = 3
-    DEBUG = 4
-    TRACE = 5
+    """How much a log line matters."""
+
+    ERROR = _abi.LOG_ERROR
+    WARNING = _abi.LOG_WARNING
+    INFO = _abi.LOG_INFO
+    DEBUG = _abi.LOG_DEBUG
+    TRACE = _abi.LOG_TRACE
 
 
 LogFunction = Callable[[LogLevel, str], None]
 
 _LOGGING = {
     LogLevel.ERROR: logging.ERROR,
-    LogLevel.WARN: logging.WARNING,
+    LogLevel.WARNING: logging.WARNING,
     LogLevel.INFO: logging.INFO,
     LogLevel.DEBUG: logging.DEBUG,
     LogLevel.TRACE: 5,
@@ -40,7 +42,7 @@ def set_log_sink(sink: Optional[LogFunction], level: LogLevel = LogLevel.INFO) -
     """
     lib = library()
     if sink is None:
-        call(lib.set_log_sink, _abi.LogCallback(), None, _abi.DropCallback(), level)
+        call(lib.set_log_sink, _abi.LogCallback(), None, _abi.DropCallback(), _abi.LOG_OFF)
         return
     target = sink
     number = _callbacks.register(lambda raw, text: target(LogLevel(raw), text))

@@ -40,43 +40,43 @@ class LoadPhase(enum.IntEnum):
     """What a load is doing when it reports progress."""
 
     #: Configuration, tokenizer and headers.
-    OPEN = 0
+    OPEN = _abi.LOAD_OPEN
     #: Weights; ``done`` and ``total`` are bytes of the files.
-    WEIGHTS = 1
+    WEIGHTS = _abi.LOAD_WEIGHTS
     #: Evaluation of what the load prepared.
-    FINISH = 2
+    FINISH = _abi.LOAD_FINISH
 
 
 class ReuseStop(enum.IntEnum):
     """Why the reuse of a cache set's tokens ended where it did."""
 
     #: The cache set was empty or none was given.
-    NOTHING_CACHED = 0
+    NOTHING_CACHED = _abi.REUSE_NOTHING_CACHED
     #: The whole cache set is a prefix of the prompt.
-    CACHE_EXHAUSTED = 1
+    CACHE_EXHAUSTED = _abi.REUSE_CACHE_EXHAUSTED
     #: They differ there; the rest of the cache set was cut.
-    DIVERGED = 2
+    DIVERGED = _abi.REUSE_DIVERGED
     #: The cache set covers the whole prompt; its last token is forwarded again.
-    PROMPT_COVERED = 3
+    PROMPT_COVERED = _abi.REUSE_PROMPT_COVERED
 
 
 class EndReason(enum.IntEnum):
     """Why a generation ended. An error is an exception, never an end."""
 
-    EOS = 0
-    STOP_STRING = 1
-    MAX_TOKENS = 2
-    GRAMMAR_END = 3
-    CANCELLED = 4
-    CONTEXT_FULL = 5
+    EOS = _abi.END_EOS
+    STOP_STRING = _abi.END_STOP_STRING
+    MAX_TOKENS = _abi.END_MAX_TOKENS
+    GRAMMAR = _abi.END_GRAMMAR
+    CANCELLED = _abi.END_CANCELLED
+    CONTEXT_FULL = _abi.END_CONTEXT_FULL
 
 
 class ToolArguments(enum.IntEnum):
     """In which form a chat template gets the arguments of a tool call."""
 
-    AS_GIVEN = 0
-    OBJECT = 1
-    TEXT = 2
+    AS_GIVEN = _abi.TOOL_ARGUMENTS_AS_GIVEN
+    OBJECT = _abi.TOOL_ARGUMENTS_OBJECT
+    TEXT = _abi.TOOL_ARGUMENTS_TEXT
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,264 @@
+"""`make bench`: the figures that the library promises, as ratios measured in one run.
+
+Writes `target/bench/bench.json` and prints the same as a table. Sides that are compared take turns,
+so that a busy machine slows both; each figure is the median of several turns.
+
+    python benches/run.py [--pairs N] [--only NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bindings" / "python")]
+
+from parity.reference_process import THREADS, environment  # noqa: E402
+from support.paths import BINDING, FAKE_LIBRARY, HEADER, REAL_LIBRARY, TARGET, smollm2  # noqa: E402
+from support.reference_weights import smollm2_folder  # noqa: E402
+
+OUT = TARGET / "bench"
+MIB = 1 << 20
+
+
+@dataclass
+class Figure:
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str
+    #: The bound and whether the value must stay under or reach it; none: only told.
+    target: Optional[float] = None
+    at_most: bool = False
+    detail: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.target is None:
+            return ""
+        held = self.value <= self.target if self.at_most else self.value >= self.target
+        return "ok" if held else "MISSED"
+
+
+class Side:
+    """A worker process that measures on request."""
+
+    def __init__(self, script: str, arguments: List[str], variables: Dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(ROOT / "benches" / script), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=variables,
+        )
+        self.info = self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a worker ended with code {self._process.wait()}")
+        return json.loads(line)
+
+    def ask(self, op: str, **arguments: Any) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        self._process.stdin.flush()
+        value: float = self._answer()
+        return value
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def ours(path: Path) -> Side:
+    variables = {**os.environ, "PYTHONPATH": str(BINDING)}
+    variables.setdefault("MLXGEN_LIBRARY", str(REAL_LIBRARY))
+    return Side("worker_ours.py", [str(path), str(THREADS)], variables)
+
+
+def reference(path: Path, same_blas: bool) -> Side:
+    return Side("worker_reference.py", [str(path)], environment(same_blas))
+
+
+def prompt(size: int) -> List[int]:
+    """Ids without meaning, below SmolLM2's vocabulary."""
+    return [1000 + i * 7919 % 40000 for i in range(size)]
+
+
+def alternating(
+    name: str, a: Side, b: Side, pairs: int, op: str, target: float, **arguments: Any
+) -> Figure:
+    """The median over pairs of a's figure divided by b's; one turn each goes before."""
+    a.ask(op, **arguments)
+    b.ask(op, **arguments)
+    left, right = [], []
+    for number in range(pairs):
+        turn: List[Callable[[], None]] = [
+            lambda: left.append(a.ask(op, **arguments)),
+            lambda: right.append(b.ask(op, **arguments)),
+        ]
+        for step in turn if number % 2 == 0 else reversed(turn):
+            step()
+    ratio = statistics.median(x / y for x, y in zip(left, right))
+    detail = (
+        f"{statistics.median(left):.1f} against {statistics.median(right):.1f} tokens/s, "
+        f"{pairs} pairs"
+    )
+    return Figure(name, ratio, "x", target, detail=detail)
+
+
+def against_mlx_lm(pairs: int) -> List[Figure]:
+    """Decode and prefill of float32 weights, the same BLAS on both sides; then a stock mlx-lm."""
+    folder = smollm2_folder("float32")
+    mine = ours(folder)
+    figures = []
+    theirs = reference(folder, same_blas=True)
+    figures.append(
+        alternating(
+            "decode, float32, against mlx-lm with the same BLAS",
+            mine, theirs, pairs, "decode", 0.97, prompt=prompt(16), count=24,
+        )
+    )
+    figures.append(
+        alternating(
+            "prefill of 512, float32, against mlx-lm with the same BLAS",
+            mine, theirs, pairs, "prefill", 0.97, prompt=prompt(512),
+        )
+    )
+    theirs.close()
+    stock = reference(folder, same_blas=False)
+    figures.append(
+        alternating(
+            "prefill of 64, float32, against stock mlx-lm",
+            mine, stock, pairs, "prefill", 10.0, prompt=prompt(64),
+        )
+    )
+    stock.close()
+    mine.close()
+    return figures
+
+
+def compiled(name: str, library: Path) -> Path:
+    """A C program of this folder, linked to the library where it lies."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    binary = OUT / name
+    folder = library.parent
+    subprocess.run(
+        [
+            os.environ.get("CC", "cc"), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror",
+            f"-I{HEADER.parent}", str(ROOT / "benches" / "c" / f"{name}.c"), "-o", str(binary),
+            f"-L{folder}", "-lmlxgen", f"-Wl,-rpath,{folder}",
+        ],
+        check=True,
+    )
+    return binary
+
+
+def output(command: List[str]) -> Dict[str, float]:
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    values: Dict[str, float] = json.loads(done.stdout)
+    return values
+
+
+def boundary(pairs: int) -> List[Figure]:
+    """What a token costs outside MLX, on the fake back end."""
+    folder = OUT / "fake-model"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "fake-model.json").write_text(json.dumps({"context_limit": 1 << 20}))
+    binary = compiled("boundary", FAKE_LIBRARY)
+    values = output([str(binary), str(folder), str(max(5, pairs))])
+    return [
+        Figure(
+            "host time of a token outside MLX", values["token_microseconds"], "µs", 300, True,
+            "owner thread, queue, decoder, stop texts, C boundary",
+        ),
+        Figure(
+            "stream_next on a ready event", values["next_microseconds"], "µs", 5, True,
+            f"median of {values['next_calls']:.0f} calls",
+        ),
+    ]
+
+
+def session(pairs: int) -> List[Figure]:
+    """Whole processes from their start: loading, first token, memory."""
+    binary = compiled("session", REAL_LIBRARY)
+    figures = []
+    for label, path in (("GGUF Q4_1", smollm2()), ("float32 folder", smollm2_folder("float32"))):
+        runs = [output([str(binary), str(path), "512", "16"]) for _ in range(min(pairs, 3))]
+        middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        figures.append(Figure(f"load, {label}", middle["load_seconds"], "s"))
+        over = middle["peak_resident_bytes"] - middle["weight_bytes"] - middle["cache_bytes"]
+        figures.append(
+            Figure(
+                f"peak resident memory over weights and cache, {label}", over / MIB, "MiB", 80, True,
+                f"{middle['weight_bytes'] / MIB:.0f} MiB of weights, "
+                f"{middle['cache_bytes'] / MIB:.0f} MiB of cache",
+            )
+        )
+    runs = [output([str(binary), str(smollm2()), "40", "2"]) for _ in range(min(pairs, 3))]
+    first = statistics.median(run["first_token_seconds"] for run in runs)
+    figures.append(
+        Figure("process start to first token, GGUF Q4_1, prompt of 40", first, "s", 6, True)
+    )
+    return figures
+
+
+GROUPS: Dict[str, Callable[[int], List[Figure]]] = {
+    "boundary": boundary,
+    "session": session,
+    "mlx-lm": against_mlx_lm,
+}
+
+
+def table(figures: List[Figure]) -> str:
+    rows = [["figure", "value", "target", "", "how"]]
+    for figure in figures:
+        bound = ""
+        if figure.target is not None:
+            bound = f"{'<=' if figure.at_most else '>='} {figure.target:g} {figure.unit}"
+        rows.append(
+            [figure.name, f"{figure.value:.3g} {figure.unit}", bound, figure.verdict, figure.detail]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5, help="turns of each comparison")
+    parser.add_argument("--only", nargs="*", choices=sorted(GROUPS), default=list(GROUPS))
+    options = parser.parse_args()
+    begin = time.time()
+    figures: List[Figure] = []
+    for name in options.only:
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        figures.extend(GROUPS[name](options.pairs))
+    OUT.mkdir(parents=True, exist_ok=True)
+    report = {
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "seconds": round(time.time() - begin, 1),
+        "figures": [{**asdict(figure), "verdict": figure.verdict} for figure in figures],
+    }
+    (OUT / "bench.json").write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    print(table(figures))
+    print(f"\nAlso in {(OUT / 'bench.json').relative_to(ROOT)}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The library's side of the benchmarks: one JSON request a line. Started by `run.py`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any, Dict, List
+
+import mlxgen
+
+
+class Worker:
+    def __init__(self, path: str, threads: int) -> None:
+        self._engine = mlxgen.Engine(threads=threads)
+        begin = time.perf_counter()
+        self._model = self._engine.load_model(path)
+        self.load_seconds = time.perf_counter() - begin
+
+    def decode(self, prompt: List[int], count: int) -> float:
+        """Tokens per second from the first token to the last."""
+        times: List[float] = []
+        for event in self._model.generate(prompt, max_tokens=count, ignore_eos=True):
+            if isinstance(event, mlxgen.TextEvent):
+                times.extend([time.perf_counter()] * len(event.tokens))
+        assert len(times) == count
+        return (count - 1) / (times[-1] - times[0])
+
+    def prefill(self, prompt: List[int]) -> float:
+        """Prompt tokens per second until the first new token."""
+        begin = time.perf_counter()
+        for event in self._model.generate(prompt, max_tokens=1, ignore_eos=True):
+            if isinstance(event, mlxgen.TextEvent) and event.tokens:
+                return len(prompt) / (time.perf_counter() - begin)
+        raise AssertionError("no token came")
+
+
+def main() -> None:
+    worker = Worker(sys.argv[1], int(sys.argv[2]))
+    info: Dict[str, Any] = {"load_seconds": worker.load_seconds, "build": mlxgen.build_info().backend}
+    print(json.dumps(info), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(getattr(worker, request.pop("op"))(**request)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Cancelling real work: soon, and what was kept goes on exactly."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Iterator, List
+
+import pytest
+
+import mlxgen
+
+#: Seconds; 99 of 100 cancellations.
+LATENCY = 0.25
+ROUNDS = 60
+
+
+@pytest.fixture(scope="module")
+def model(engine: mlxgen.Engine, smollm2: Path) -> Iterator[mlxgen.Model]:
+    with engine.load_model(smollm2) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def prompt(model: mlxgen.Model) -> List[int]:
+    """4096 tokens of text."""
+    with model.tokenizer as tokenizer:
+        ids = tokenizer.encode("Once upon a time there was a river that ran backwards. " * 500)
+    assert len(ids) >= 4096
+    return ids[:4096]
+
+
+def percentile(values: List[float], share: float) -> float:
+    """The smallest value that at least this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def test_cancel_during_a_prefill_of_4096_tokens(
+    model: mlxgen.Model, prompt: List[int]
+) -> None:
+    chance = random.Random(4)
+    latencies: List[float] = []
+    for number in range(ROUNDS):
+        with mlxgen.Cancel() as cancel, model.new_cache() as cache:
+            asked: List[float] = []
+
+            def ask() -> None:
+                asked.append(time.monotonic())
+                cancel.request()
+
+            timer = threading.Timer(0.02 + chance.random() * 1.5, ask)
+            timer.start()
+            if number % 2:
+                with pytest.raises(mlxgen.CancelledError):
+                    cache.append(prompt, cancel=cancel)
+            else:
+                end = model.generate(prompt, cache=cache, cancel=cancel, max_tokens=4).read().end
+                assert end.reason == mlxgen.EndReason.CANCELLED
+            latencies.append(time.monotonic() - asked[0])
+            timer.join()
+            held = cache.tokens
+            assert held == prompt[: len(held)] and len(held) < len(prompt)
+    assert percentile(latencies, 0.99) <= LATENCY, sorted(latencies)[-5:]
+
+
+def test_what_was_kept_goes_on_exactly(model: mlxgen.Model, prompt: List[int]) -> None:
+    """Scores and tokens after a cancelled prefill equal those of a cold run, bit for bit."""
+    for wait in (1.2, 2.0):
+        with mlxgen.Cancel() as cancel, model.new_cache() as cache:
+            threading.Timer(wait, cancel.request).start()
+            with pytest.raises(mlxgen.CancelledError):
+                cache.append(prompt, cancel=cancel)
+            kept = len(cache)
+            assert kept > 0, "nothing was read in that time"
+            length = kept + 50
+            cache.append(prompt[kept:length])
+            with model.new_cache() as cold:
+                cold.append(prompt[:length])
+                assert cold.logits() == cache.logits()
+            warm = model.generate(prompt[:length] + [28], cache=cache, max_tokens=6).read()
+            assert warm.end.usage.reused_tokens == length
+            assert warm.tokens == model.generate(prompt[:length] + [28], max_tokens=6).read().tokens
+
+
+def test_cancel_during_decoding(model: mlxgen.Model, prompt: List[int]) -> None:
+    latencies: List[float] = []
+    with model.new_cache() as cache:
+        for number in range(10):
+            with mlxgen.Cancel() as cancel:
+                stream = model.generate(prompt[:20], cache=cache, cancel=cancel, ignore_eos=True)
+                tokens: List[int] = []
+                for event in stream:
+                    if isinstance(event, mlxgen.TextEvent):
+                        tokens.extend(event.tokens)
+                        if len(tokens) == 2:
+                            asked = time.monotonic()
+                            cancel.request()
+                    if isinstance(event, mlxgen.EndEvent):
+                        assert event.reason == mlxgen.EndReason.CANCELLED
+                latencies.append(time.monotonic() - asked)
+                held = cache.tokens
+                assert held == [*prompt[:20], *tokens][: len(held)] and len(held) >= 21
+    assert max(latencies) <= 2 * LATENCY, latencies
+
+
+def test_b144_cancel_a_prefill_of_5000_and_start_again(random_llama: Path) -> None:
+    """B144: many rounds; the next request works at once and says the same."""
+    with mlxgen.Engine() as engine, engine.load_model(random_llama, prefill_chunk=128) as model:
+        ids = [i * 7 % 256 for i in range(5000)]
+        expected = model.generate([1, 2, 3], max_tokens=4, ignore_eos=True).read().tokens
+        for number in range(200):
+            with mlxgen.Cancel() as cancel:
+                stream = model.generate(ids, cancel=cancel, max_tokens=1000, ignore_eos=True)
+                if number % 4 == 1:
+                    time.sleep(number * 0.0002)
+                elif number % 4 == 2:
+                    stream.next()
+                elif number % 4 == 3:
+                    stream.close()
+                cancel.request()
+                if not stream.closed:
+                    assert stream.read().end.reason == mlxgen.EndReason.CANCELLED
+                again = model.generate([1, 2, 3], max_tokens=4, ignore_eos=True).read()
+                assert again.tokens == expected

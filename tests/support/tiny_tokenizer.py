@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Dict
+from typing import Any, Dict
 
 VOCABULARY = 288
 BOS = 256
@@ -44,7 +44,7 @@ def write_tokenizer(folder: Path) -> None:
         "trim_offsets": True,
         "use_regex": False,
     }
-    tokenizer = {
+    tokenizer: Dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

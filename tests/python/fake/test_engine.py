@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Callable, List
 
 import pytest
 
@@ -107,7 +107,7 @@ def test_resumed_generation_is_the_same(
     model = load(step_micros=300)
     expected = model.generate([7, 8], max_tokens=200).read().tokens
     stream = model.generate([7, 8], max_tokens=200)
-    got = []
+    got: List[int] = []
     for number, event in enumerate(stream):
         if isinstance(event, mlxgen.TextEvent):
             got.extend(event.tokens)

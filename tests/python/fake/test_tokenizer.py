@@ -52,7 +52,7 @@ def test_ids_that_do_not_exist(tokenizer: mlxgen.Tokenizer) -> None:
         tokenizer.decode([1, -1])
     assert (caught.value.detail.field, caught.value.detail.position) == ("tokens", 1)
     with pytest.raises(TypeError):
-        tokenizer.decode("text")
+        tokenizer.decode("text")  # type: ignore[arg-type]
 
 
 def test_chat(tokenizer: mlxgen.Tokenizer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, List
 
 import pytest
 
@@ -49,7 +49,7 @@ def _nothing_is_left() -> Iterator[None]:
 @pytest.fixture
 def table(engine: mlxgen.Engine, tmp_path: Path) -> Iterator[Callable[..., mlxgen.Model]]:
     """Loads a table model; see `support.table_model`."""
-    made = []
+    made: List[mlxgen.Model] = []
 
     def loader(scores: Any, **config: Any) -> mlxgen.Model:
         folder = write_table_model(tmp_path / f"table-{len(made)}", scores, **config)

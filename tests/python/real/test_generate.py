@@ -125,7 +125,12 @@ def test_b46_extreme_temperatures_and_top_p(table: Table) -> None:
         assert set(draws(model, 50, temperature=temperature)) == {0}, temperature
     everything = draws(model, 200, temperature=1.0)
     assert draws(model, 200, temperature=1.0, top_p=1.0) == everything
-    for options in ({"temperature": 0.0}, {"temperature": 1e-45}, {"top_p": 0.0, "temperature": 1.0}):
+    extremes: List[Dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 1e-45},
+        {"temperature": 1.0, "top_p": 0.0},
+    ]
+    for options in extremes:
         stream = model.generate([BOS], max_tokens=3, seed=1, logprobs=True, top_logprobs=5, **options)
         for event in stream:
             if isinstance(event, mlxgen.TextEvent):

@@ -13,7 +13,7 @@ import pytest
 
 import mlxgen
 from mlxgen import errors
-from support.paths import BINDING
+from support.paths import BINDING, LIBRARY_NAME
 
 SOURCES = sorted((BINDING / "mlxgen").glob("*.py"))
 
@@ -84,7 +84,7 @@ def test_the_library_beside_the_package_is_found(tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(BINDING / "mlxgen", tmp_path / "mlxgen")
-    beside = tmp_path / "mlxgen" / mlxgen.find_library().name
+    beside = tmp_path / "mlxgen" / LIBRARY_NAME
     shutil.copy(mlxgen.find_library(), beside)
     done = run(
         "import mlxgen; print(mlxgen.find_library()); print(mlxgen.version())",

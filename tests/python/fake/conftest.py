@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -16,6 +15,7 @@ from support.paths import FAKE_LIBRARY
 os.environ.setdefault("MLXGEN_LIBRARY", str(FAKE_LIBRARY))
 
 import mlxgen
+from support.waiting import comes_true
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,10 +34,8 @@ def _nothing_is_left() -> Iterator[None]:
     yield
     gc.collect()
     assert mlxgen.live_handles() == before
-    deadline = time.monotonic() + 5
-    while _callbacks._callables and time.monotonic() < deadline:
-        time.sleep(0.001)  # a drop callback may come a moment after the release
-    assert not _callbacks._callables
+    # A drop callback may come a moment after the release.
+    assert comes_true(lambda: not _callbacks._callables)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any, Callable, List
 import pytest
 
 import mlxgen
+from support.waiting import comes_true
 
 
 def test_wakeup_says_that_an_event_is_ready(load: Callable[..., mlxgen.Model]) -> None:
@@ -55,10 +56,7 @@ def test_wakeup_is_replaced_and_dropped_exactly_once(load: Callable[..., mlxgen.
         for _ in range(50):
             stream.set_wakeup(lambda: None)
         stream.set_wakeup(None)
-        deadline = time.monotonic() + 5
-        while _callbacks._callables and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert not _callbacks._callables
+        assert comes_true(lambda: not _callbacks._callables)
         stream.set_wakeup(lambda: None)
         assert len(_callbacks._callables) == 1
     # The fixture checks that closing dropped the last one.
@@ -94,9 +92,7 @@ def test_library_calls_in_a_wakeup_are_refused(model: mlxgen.Model) -> None:
         cancel.request()
 
     stream.set_wakeup(wake)
-    deadline = time.monotonic() + 5
-    while not outcomes and time.monotonic() < deadline:
-        time.sleep(0.001)
+    assert comes_true(lambda: len(outcomes) >= 3)
     stream.close()
     cancel.close()
     assert outcomes[:3] == [mlxgen.WrongStateError, mlxgen.WrongStateError, 1]

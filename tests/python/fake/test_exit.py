@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Callable
 
 import pytest
+
+from support.run import python
 
 PRELUDE = """
 import mlxgen, os, sys, threading, time
@@ -77,12 +78,7 @@ def test_exit_during_a_generation(write_model: Callable[..., Path], how: str) ->
     folder = write_model(step_micros=1000)
     for _ in range(3):
         begin = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-c", PRELUDE + EXITS[how], folder],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        done = python(PRELUDE + EXITS[how], folder, timeout=30)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         assert time.monotonic() - begin < 10
 
@@ -121,11 +117,6 @@ print(tokens, cache.tokens)
 @pytest.mark.skipif(sys.platform == "win32", reason="fork")
 def test_fork_during_a_generation(write_model: Callable[..., Path]) -> None:
     """The child gets an error from every call; the parent goes on undisturbed."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORK, write_model(step_micros=500)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python(FORK, write_model(step_micros=500))
     assert done.stdout.splitlines() == ["9 of 9 refused", "7", "300 [1, 2]"], done.stderr
     assert (done.returncode, done.stderr) == (0, "")

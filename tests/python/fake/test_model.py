@@ -13,6 +13,7 @@ import pytest
 
 import mlxgen
 from mlxgen import errors
+from support.waiting import comes_true
 
 
 def test_info(load: Callable[..., mlxgen.Model]) -> None:
@@ -81,7 +82,7 @@ def test_a_panic_in_a_load_is_an_internal_error(
         engine.load_model(write_model(faults=[{"at": place}]))
     with engine.load_model(write_model()) as model:
         assert model.generate([1], max_tokens=1).read().tokens
-    assert engine.memory().models == 0
+    assert comes_true(lambda: engine.memory().models == 0)
 
 
 def test_progress_is_monotone_and_complete(
@@ -119,7 +120,7 @@ def test_an_exception_in_progress_cancels_the_load_and_comes_out(
     with pytest.raises(Enough):
         engine.load_model(folder, progress=progress)
     assert time.monotonic() - begin < 1
-    assert engine.memory().models == 0
+    assert comes_true(lambda: engine.memory().models == 0)
 
 
 def test_a_late_exception_in_progress_comes_out_too(
@@ -131,7 +132,7 @@ def test_a_late_exception_in_progress_comes_out_too(
 
     with pytest.raises(KeyboardInterrupt):
         engine.load_model(write_model(), progress=progress)
-    assert engine.memory().models == 0
+    assert comes_true(lambda: engine.memory().models == 0)
 
 
 def test_a_load_is_cancelled_before_and_while_it_runs(
@@ -150,7 +151,7 @@ def test_a_load_is_cancelled_before_and_while_it_runs(
         assert cancel.requested
         with pytest.raises(mlxgen.CancelledError):
             engine.load_model(slow, cancel=cancel)
-    assert engine.memory().models == 0
+    assert comes_true(lambda: engine.memory().models == 0)
 
 
 def test_handles_are_not_copied(model: mlxgen.Model) -> None:

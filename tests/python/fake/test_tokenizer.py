@@ -9,6 +9,7 @@ import pytest
 import mlxgen
 
 BOS, EOS, IM_START, IM_END = 256, 257, 258, 259
+HELLO = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture
@@ -73,8 +74,9 @@ def test_chat(tokenizer: mlxgen.Tokenizer) -> None:
 
 
 def test_b148_empty_conversations(tokenizer: mlxgen.Tokenizer) -> None:
-    """B148: no messages follow the template; an empty content is fine."""
-    assert tokenizer.render_chat([]).text == "<|bos|><|im_start|>assistant\n"
+    """B148: no messages are refused; an empty content is fine."""
+    with pytest.raises(mlxgen.InvalidArgumentError):
+        tokenizer.render_chat([])
     empty = tokenizer.render_chat([{"role": "user", "content": ""}])
     assert empty.text == "<|bos|><|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n"
 
@@ -84,13 +86,13 @@ def test_bad_conversations(tokenizer: mlxgen.Tokenizer) -> None:
         with pytest.raises(mlxgen.InvalidArgumentError):
             tokenizer.render_chat(bad)  # type: ignore[arg-type]
     with pytest.raises(mlxgen.NotFoundError):
-        tokenizer.render_chat([], template="no such template")
+        tokenizer.render_chat(HELLO, template="no such template")
     with pytest.raises(mlxgen.InvalidArgumentError):
-        tokenizer.render_chat([], extra=[1])  # type: ignore[arg-type]
+        tokenizer.render_chat(HELLO, extra=[1])  # type: ignore[arg-type]
     with pytest.raises(mlxgen.InvalidArgumentError):
-        tokenizer.render_chat([], tools={"a": 1})  # type: ignore[arg-type]
+        tokenizer.render_chat(HELLO, tools={"a": 1})  # type: ignore[arg-type]
     with pytest.raises(mlxgen.InvalidArgumentError):
-        tokenizer.render_chat([], tool_arguments=9)  # type: ignore[arg-type]
+        tokenizer.render_chat(HELLO, tool_arguments=9)  # type: ignore[arg-type]
 
 
 def test_a_missing_tokenizer(tmp_path: object) -> None:

@@ -1,7 +1,7 @@
 # The few commands of this repository. Each sets up what a fresh machine lacks (on Debian as root; elsewhere
 # it says what is missing) and leaves alone what is there. `cargo xtask` lists the finer ones.
 
-.PHONY: help demo test bench build clean
+.PHONY: help demo test bench build dist clean
 
 help:
 	@echo 'make demo    build everything and stream an answer from a real model'
@@ -9,6 +9,7 @@ help:
 	@echo 'make test    run every test'
 	@echo 'make bench   measure what the library promises, against mlx-lm in the same run'
 	@echo 'make build   the library, as a folder that can be moved: target/dist'
+	@echo 'make dist    the same as an archive'
 	@echo 'make clean   remove everything that was built or fetched'
 
 # Variables given on the command line reach the recipe in its environment.
@@ -23,6 +24,9 @@ bench: rust
 
 build: rust
 	@cargo xtask build
+
+dist: rust
+	@cargo xtask dist
 
 clean:
 	rm -rf target

@@ -4,6 +4,7 @@ mod examples;
 mod exports;
 mod header;
 mod native;
+mod notices;
 mod process;
 mod product;
 mod python;
@@ -27,6 +28,7 @@ usage: cargo xtask <task>
   native              set up MLX for this machine (Linux; macOS needs nothing)
   build [--fake] [--debug]
                       build the library into target/dist, with the fake back end into target/dist-fake
+  dist                the same as an archive
   header [--verify]   write include/mlxgen.h, or check that it is up to date
   rooms               check that each room uses only the rooms below it
   demo                stream an answer from a model (MODEL and PROMPT in the environment)
@@ -71,6 +73,7 @@ fn run(arguments: &[&str]) -> Result<()> {
             }
             product::build(&root(), variant)
         }
+        ["dist"] => product::pack(&root()),
         ["swift"] => swift::set_up(&root()),
         ["swift", "test"] => swift::test(&root()),
         ["swift", "run", folder, program @ ..] => swift::run(&root(), folder, program),

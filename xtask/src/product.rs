@@ -5,9 +5,10 @@
 //! target/dist/lib/libmlxgen.so -> libmlxgen.so.1, and the private libraries beside it
 //! target/dist/lib/pkgconfig/mlxgen.pc
 //! target/dist/lib/cmake/mlxgen/mlxgen-config.cmake
+//! target/dist/share/doc/mlxgen: the licences
 //! ```
 
-use crate::{native, process};
+use crate::{native, notices, process};
 use anyhow::{Context, Result, bail};
 use std::{
     env, fs,
@@ -61,9 +62,23 @@ pub fn build(root: &Path, variant: Variant) -> Result<()> {
     write(&folder.join("include/mlxgen.h"), &header)?;
     write(&lib.join("pkgconfig/mlxgen.pc"), &pkg_config())?;
     write(&lib.join("cmake/mlxgen/mlxgen-config.cmake"), &cmake_config(&names.versioned))?;
-    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
-        write(&folder.join("share/doc/mlxgen").join(licence), &fs::read_to_string(root.join(licence))?)?;
+    notices::write(root, variant, &folder)
+}
+
+/// Packs the folder into `target/mlxgen-VERSION-MACHINE.tar.gz`.
+pub fn pack(root: &Path) -> Result<()> {
+    build(root, Variant::default())?;
+    let target = root.join("target");
+    let name = format!("mlxgen-{}-{}-{}", env!("CARGO_PKG_VERSION"), env::consts::ARCH, env::consts::OS);
+    let folder = target.join(&name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
     }
+    process::quiet(Command::new("cp").arg("-a").arg(Variant::default().folder(root)).arg(&folder))?;
+    let archive = target.join(format!("{name}.tar.gz"));
+    process::quiet(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&target).arg(&name))?;
+    fs::remove_dir_all(&folder)?;
+    eprintln!("{}", archive.display());
     Ok(())
 }
 

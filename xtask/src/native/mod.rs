@@ -17,6 +17,8 @@ mod mlxc;
 pub mod bindings;
 #[cfg(target_os = "linux")]
 pub use linux::set_up;
+#[cfg(target_os = "linux")]
+pub use mlxc::sources as mlx_c;
 
 #[cfg(not(target_os = "linux"))]
 pub fn set_up(_root: &std::path::Path) -> anyhow::Result<()> {

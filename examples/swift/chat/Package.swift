@@ -7,7 +7,9 @@ let package = Package(
     dependencies: [.package(name: "MLXGen", path: "../../../bindings/swift")],
     targets: [
         .executableTarget(
-            name: "chat", dependencies: [.product(name: "MLXGen", package: "MLXGen")])
+            name: "chat", dependencies: [.product(name: "MLXGen", package: "MLXGen")]),
+        .executableTarget(
+            name: "minimal", dependencies: [.product(name: "MLXGen", package: "MLXGen")]),
     ],
     swiftLanguageModes: [.v6]
 )

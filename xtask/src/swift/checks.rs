@@ -21,8 +21,8 @@ pub fn run(workshop: &Workshop) -> Result<()> {
     let fake = fake.folder(&workshop.repository);
     swift(workshop, BINDING, &fake, "test", &OPTIONS, &[])?;
     swift(workshop, EXAMPLE, &fake, "build", &OPTIONS, &[])?;
-    let answer = example(workshop, &fake, &make_model(&workshop.repository)?)?;
-    ensure!(answer == format!("{ANSWER}\n"), "the Swift example answered {answer:?}");
+    let said = format!("{ANSWER}\n");
+    examples(workshop, &fake, &make_model(&workshop.repository)?, |answer| answer == said)?;
     // Other toolchains may format in another way and lack the compiler of the documentation.
     if workshop.toolchain.is_ours() {
         format(workshop, &fake)?;
@@ -37,9 +37,7 @@ pub fn run(workshop: &Workshop) -> Result<()> {
     }
     let only = ["--disable-sandbox", "--skip-build", "--filter", "RealModelTests"];
     swift(workshop, BINDING, &real, "test", &only, &[("MLXGEN_SMOLLM2", &text(&model)?)])?;
-    let answer = example(workshop, &real, &model)?;
-    ensure!(answer.contains("Paris"), "the Swift example answered {answer:?}");
-    Ok(())
+    examples(workshop, &real, &model, |answer| answer.contains("Paris"))
 }
 
 /// The real model, as `make demo` fetches it.
@@ -78,12 +76,22 @@ fn swift(
     call.visible(&workshop.toolchain, &program)
 }
 
-/// Runs the example and returns what it printed.
-fn example(workshop: &Workshop, product: &Path, model: &Path) -> Result<String> {
-    let program = text(&build_folder(workshop, EXAMPLE).join("debug/chat"))?;
-    let mut call = workshop.call(EXAMPLE, product, &[])?;
-    call.extra_folders.extend(outside(workshop));
-    call.output(&workshop.toolchain, &[&program, &text(model)?, "What is the capital of France?"])
+/// Runs both examples and judges what they print.
+fn examples(
+    workshop: &Workshop,
+    product: &Path,
+    model: &Path,
+    is_right: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let model = text(model)?;
+    for (name, more) in [("chat", &["What is the capital of France?"][..]), ("minimal", &[])] {
+        let program = text(&build_folder(workshop, EXAMPLE).join("debug").join(name))?;
+        let mut call = workshop.call(EXAMPLE, product, &[])?;
+        call.extra_folders.extend(outside(workshop));
+        let answer = call.output(&workshop.toolchain, &[&[&program[..], &model], more].concat())?;
+        ensure!(is_right(&answer), "the Swift example {name} answered {answer:?}");
+    }
+    Ok(())
 }
 
 /// The real model's folder when it does not lie in the repository.

@@ -63,7 +63,7 @@ impl Call {
     }
 
     pub fn output(&self, toolchain: &Toolchain, program: &[&str]) -> Result<String> {
-        process::output(&mut self.command(toolchain, program)?)
+        process::output_only(&mut self.command(toolchain, program)?)
     }
 
     pub fn command(&self, toolchain: &Toolchain, program: &[&str]) -> Result<Command> {

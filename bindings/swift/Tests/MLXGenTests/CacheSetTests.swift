@@ -50,7 +50,8 @@ struct CacheSetTests {
         #expect(try await libraryError { _ = try await cache.fork() }.code == .busy)
         let second = model.generate(prompt: [1, 2], cache: cache)
         #expect(try await libraryError { _ = try await second.collected() }.code == .busy)
-        #expect(try cache.tokenCount >= 2)
+        // Getters answer all the same.
+        #expect(try cache.info().capacity == model.info.contextLimit)
     }
 
     @Test func prefixesAreReused() async throws {
@@ -71,7 +72,7 @@ struct CacheSetTests {
 
     @Test func cancellingTheTaskStopsAnAppend() async throws {
         let fake = try FakeModel(["prefill_micros_per_token": 2000, "prefill_chunk": 16])
-        let model = try await Model.load(from: fake.folder)
+        let model = try await fake.load()
         let cache = try await CacheSet(model)
         let task = Task { try await cache.append([TokenID](repeating: 1, count: 2000)) }
         while try cache.tokenCount < 16 { try await Task.sleep(for: .milliseconds(1)) }

@@ -81,7 +81,7 @@ struct ChatSessionTests {
         let fake = try FakeModel([
             "script": ["text": "abc"], "faults": [["at": "read", "after": 1, "count": 1, "code": 8]],
         ])
-        let session = ChatSession(try await Model.load(from: fake.folder))
+        let session = ChatSession(try await fake.load())
         let error = try await libraryError { _ = try await session.respond(to: "one") }
         #expect(error.code == .outOfMemory)
         #expect(session.messages.isEmpty)

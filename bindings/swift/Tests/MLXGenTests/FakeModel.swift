@@ -22,16 +22,23 @@ final class FakeModel: Sendable {
         try? FileManager.default.removeItem(at: folder)
     }
 
-    /// A loaded model that answers with `text`.
-    static func saying(_ text: String, stepMicroseconds: Int = 0) async throws -> Model {
-        let keys: [String: Any] = ["script": ["text": text], "step_micros": stepMicroseconds]
-        return try await Model.load(from: FakeModel(keys).folder)
+    func load(
+        engine: Engine? = nil, options: Model.Options = .init(),
+        progress: (@Sendable (Model.LoadProgress) -> Void)? = nil
+    ) async throws -> Model {
+        // The folder goes with the last use of self.
+        defer { withExtendedLifetime(self) {} }
+        return try await Model.load(from: folder, engine: engine, options: options, progress: progress)
     }
 
-    /// A loaded model that never ends by itself: `contextLimit` tokens, or its reader, must end it.
-    static func endless(stepMicroseconds: Int = 200, contextLimit: Int = 1_000_000) async throws -> Model {
-        let keys: [String: Any] = ["step_micros": stepMicroseconds, "context_limit": contextLimit]
-        return try await Model.load(from: FakeModel(keys).folder)
+    /// A loaded model that answers with `text`.
+    static func saying(_ text: String, stepMicroseconds: Int = 0) async throws -> Model {
+        try await FakeModel(["script": ["text": text], "step_micros": stepMicroseconds]).load()
+    }
+
+    /// A loaded model that never ends by itself: its context limit, or its reader, must end it.
+    static func endless(stepMicroseconds: Int = 200) async throws -> Model {
+        try await FakeModel(["step_micros": stepMicroseconds, "context_limit": 1_000_000]).load()
     }
 }
 

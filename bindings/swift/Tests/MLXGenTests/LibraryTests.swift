@@ -53,4 +53,19 @@ import Testing
         signal.raise()
         await later
     }
+
+    /// The handler is let go of exactly when another takes its place.
+    @Test func logHandlersAreReplaced() throws {
+        weak var held: Locked<[String]>?
+        do {
+            let lines = Locked<[String]>([])
+            held = lines
+            try Library.setLogHandler(maximum: .trace) { level, line in
+                lines.withLock { $0.append("\(level): \(line)") }
+            }
+        }
+        #expect(held != nil)
+        try Library.setLogHandler(nil)
+        #expect(held == nil)
+    }
 }

@@ -7,7 +7,7 @@ import Testing
 struct ModelTests {
     @Test func describesItself() async throws {
         let fake = try FakeModel(["layers": 3, "context_limit": 1000, "eos": [257]])
-        let model = try await Model.load(from: fake.folder, options: .init(contextLimit: 900))
+        let model = try await fake.load(options: .init(contextLimit: 900))
         #expect(model.info.format == "fake")
         #expect(model.info.layers == 3)
         #expect(model.info.contextLimit == 900)
@@ -27,14 +27,14 @@ struct ModelTests {
 
     @Test func brokenFilesAreInvalid() async throws {
         let fake = try FakeModel(["no_such_key": 1])
-        let error = try await libraryError { _ = try await Model.load(from: fake.folder) }
+        let error = try await libraryError { _ = try await fake.load() }
         #expect(error.code == .invalidModel)
     }
 
     @Test func progressRisesToTheEnd() async throws {
         let fake = try FakeModel(["weight_bytes": 1 << 20, "piece_bytes": 64 << 10])
         let reports = Locked<[Model.LoadProgress]>([])
-        _ = try await Model.load(from: fake.folder) { report in
+        _ = try await fake.load { report in
             reports.withLock { $0.append(report) }
         }
         let weights = reports.withLock { $0 }.filter { $0.phase == .weights }
@@ -45,11 +45,11 @@ struct ModelTests {
 
     @Test func cancellingTheTaskStopsALoad() async throws {
         let fake = try FakeModel([
-            "weight_bytes": 4 << 20, "piece_bytes": 16 << 10, "piece_micros": 20_000,
+            "weight_bytes": 64 << 20, "piece_bytes": 16 << 10, "piece_micros": 20_000,
         ])
         let begun = Signal()
         let task = Task {
-            try await Model.load(from: fake.folder) { report in
+            try await fake.load { report in
                 if report.phase == .weights { begun.raise() }
             }
         }
@@ -57,16 +57,17 @@ struct ModelTests {
         let start = ContinuousClock.now
         task.cancel()
         await #expect(throws: CancellationError.self) { _ = try await task.value }
-        #expect(ContinuousClock.now - start < .seconds(2))
+        // The whole load would take more than a minute.
+        #expect(ContinuousClock.now - start < .seconds(20))
     }
 
     @Test func memoryLimitIsChecked() async throws {
         let fake = try FakeModel(["weight_bytes": 8 << 20])
         let engine = try Engine(.init(memoryLimit: 1 << 20))
-        let error = try await libraryError { _ = try await Model.load(from: fake.folder, engine: engine) }
+        let error = try await libraryError { _ = try await fake.load(engine: engine) }
         #expect(error.code == .outOfMemory)
         try await engine.setLimits(memory: 64 << 20)
-        let model = try await Model.load(from: fake.folder, engine: engine)
+        let model = try await fake.load(engine: engine)
         #expect(try engine.memory().models >= 8 << 20)
         withExtendedLifetime(model) {}
     }
@@ -86,7 +87,7 @@ struct ModelTests {
 
     @Test func aModelMayLackATokenizer() async throws {
         let fake = try FakeModel(["tokenizer": false])
-        let model = try await Model.load(from: fake.folder)
+        let model = try await fake.load()
         #expect(model.tokenizer == nil)
         let error = try await libraryError { _ = try await ChatSession(model).respond(to: "hi") }
         #expect(error.code == .notFound)

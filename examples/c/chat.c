@@ -121,9 +121,11 @@ static int failed(mlxgen_status status, mlxgen_error **error, const char *action
 }
 
 static void show_load(void *user, int32_t phase, uint64_t done, uint64_t total) {
-    (void)user;
-    if (phase == MLXGEN_LOAD_WEIGHTS && total > 0)
-        fprintf(stderr, "\rloading %3u %%", (unsigned)(done * 100 / total));
+    unsigned *shown = user;
+    unsigned percent = total > 0 ? (unsigned)(done * 100 / total) : 0;
+    if (phase != MLXGEN_LOAD_WEIGHTS || percent == *shown) return;
+    *shown = percent;
+    fprintf(stderr, "\rloading %3u %%", percent);
 }
 
 /* Loads the model and makes the cache set. Returns 0, or an exit code. */
@@ -133,13 +135,17 @@ static int open_model(struct chat *chat, const char *path) {
     mlxgen_cancel *cancel = NULL;
     mlxgen_error *error = NULL;
     mlxgen_status status;
+    unsigned shown = 0;
 
     if (failed(mlxgen_engine_new(NULL, &chat->engine, &error), &error, "start")) return EXIT_FAILURE;
     if (failed(mlxgen_cancel_new(&cancel, &error), &error, "start")) return EXIT_FAILURE;
 
     mlxgen_model_options_init(&options, sizeof options);
     options.cancel = cancel;
-    if (chat->verbose) options.progress = show_load;
+    if (chat->verbose) {
+        options.progress = show_load;
+        options.progress_user = &shown;
+    }
     watch_interrupt(cancel);
     status = mlxgen_model_load(chat->engine, path, strlen(path), &options, &chat->model, &error);
     unwatch_interrupt();

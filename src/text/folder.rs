@@ -22,6 +22,9 @@ impl Tokenizer {
     /// Reads `tokenizer.json` and, where they exist, `tokenizer_config.json`,
     /// `special_tokens_map.json`, `config.json`, `generation_config.json` and the chat templates.
     ///
+    /// What is put around a text is what `tokenizer.json` says; `add_bos_token` in the configuration
+    /// is for tokenizers without that file.
+    ///
     /// NOT_FOUND without `tokenizer.json`; INVALID_MODEL naming the file, and the byte if known,
     /// for one that cannot be understood; UNSUPPORTED for a decoder that cannot stream. A chat
     /// template is not compiled here: a broken one does not stop a load.
@@ -33,7 +36,6 @@ impl Tokenizer {
         drop(bytes);
         added::declare(&mut inner, &files.config, &files.names())
             .map_err(|e| e.file(folder.join("tokenizer_config.json")))?;
-        files.choose_surroundings(&mut inner)?;
         let roles = files.roles(&inner)?;
         let pipeline = pipeline(&inner).map_err(|e| e.file(&path))?;
         Tokenizer::assemble(inner, pipeline, roles, files.templates).map_err(|e| e.file(&path))
@@ -112,20 +114,6 @@ impl Files {
                 Some(((*name).to_owned(), text?))
             })
             .collect()
-    }
-
-    /// `add_bos_token` and `add_eos_token`, where one is given, decide what is put around a text.
-    fn choose_surroundings(&self, inner: &mut tokenizers::Tokenizer) -> Result<()> {
-        let given = [("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")].map(|(key, name)| {
-            let wanted = self.config.get(key)?.as_bool() == Some(true);
-            let text = self.names().into_iter().find(|(known, _)| known == name).map(|(_, text)| text);
-            Some(text.filter(|_| wanted).and_then(|text| inner.token_to_id(&text)))
-        });
-        if given.iter().any(Option::is_some) {
-            let [before, after] = given.map(Option::flatten);
-            inner.with_post_processor(Some(added::surround(before, after)?));
-        }
-        Ok(())
     }
 
     fn roles(&self, inner: &tokenizers::Tokenizer) -> Result<Roles> {

@@ -103,7 +103,7 @@ impl Tokenizer {
     /// The ids of `text`.
     ///
     /// `add_special` adds what the tokenizer puts around a text; with `parse_special`, texts of
-    /// special tokens become those tokens. INTERNAL if the tokenizer's own rules fail on the text.
+    /// special tokens become those tokens. INVALID_MODEL if the tokenizer's own rules fail on the text.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
         self.encode_with(text, EncodeOptions { add_special, parse_special })
     }
@@ -172,6 +172,10 @@ impl Tokenizer {
     }
 
     /// The text of `ids`. Ids in the table that have no token give no text.
+    ///
+    /// Tokens that stand for single bytes, such as `<0xC3>`, join to characters; a byte that belongs
+    /// to none gives U+FFFD. (Python's tokenizers gives up whole runs of bytes for one such byte; a
+    /// stream could not, as it has shown the characters before.)
     ///
     /// INVALID_ARGUMENT naming the first position whose id is not below [`table_size`](Self::table_size).
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
@@ -295,8 +299,8 @@ impl Tokenizer {
 fn ids(encoding: Result<tokenizers::Result<Encoding>, String>) -> Result<Vec<u32>> {
     let encoding =
         encoding.map_err(|panic| Error::internal(format!("the tokenizer failed on this text: {panic}")))?;
-    let encoding =
-        encoding.map_err(|e| Error::internal(format!("the tokenizer failed on this text: {e}")))?;
+    let encoding = encoding
+        .map_err(|e| Error::invalid_model(format!("the tokenizer's rules failed on this text: {e}")))?;
     Ok(encoding.get_ids().to_vec())
 }
 

@@ -8,9 +8,6 @@ use crate::base::{Error, Result};
 
 const NAME: &str = "chat_template";
 
-/// Most macro calls inside each other; real templates need a few, and threads may have little stack.
-const DEEPEST: usize = 50;
-
 /// A template that is ready to run.
 #[derive(Debug)]
 pub(super) struct Compiled {
@@ -27,7 +24,6 @@ pub(super) fn compile(source: &str) -> Result<Compiled> {
             .build()
             .map_err(|e| Error::internal(e.to_string()))?,
     );
-    environment.set_recursion_limit(DEEPEST);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, _state, value| {

@@ -3,8 +3,8 @@
 //! Templates are Jinja programs written for Python's jinja2 as transformers sets it up; everything
 //! here is judged by whether it prints what that prints. What the engine cannot do differently:
 //! `'%s' % x` is an error (`|format` works), `+x` is a syntax error, macros have no `varargs`, `~`
-//! writes floats beyond 1e16 with all their digits, iterating over none gives nothing, and values
-//! of different kinds can be compared.
+//! writes floats beyond 1e16 with all their digits, iterating over none gives nothing, values of
+//! different kinds can be compared, and `|safe` does not escape what is added to it.
 
 mod arguments;
 mod environment;

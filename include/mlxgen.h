@@ -1332,7 +1332,7 @@ mlxgen_status mlxgen_chat_options_init(mlxgen_chat_options *options, size_t stru
  * messages, such as [{"role": "user", "content": "Hello"}]. NULL as `options` means the defaults.
  *
  * Threads: any thread.
- * Ownership: all texts are read during the call. `out_text` receives a text buffer and
+ * Ownership: `messages_json` and `options` are read during the call. `out_text` receives a text buffer and
  * `out_tokens` a buffer of uint32_t, the same prompt as token ids; you release both with
  * mlxgen_buffer_release; each may be NULL.
  * Codes: OK, INVALID_ARGUMENT (also for a conversation that the template refuses), NOT_FOUND (there
@@ -1495,8 +1495,8 @@ mlxgen_status mlxgen_cache_new(mlxgen_model *model,
 
 /**
  * Reads tokens into a cache set. Afterwards mlxgen_cache_logits gives the scores for the token
- * after the last. A call that fails before it works, or for want of memory, has added nothing; one that is
- * cancelled keeps whole chunks: mlxgen_cache_token_count tells.
+ * after the last. A call that is cancelled, or fails in its work, keeps whole chunks of the
+ * tokens: mlxgen_cache_token_count tells. One that is refused before has added nothing.
  *
  * Threads: one call at a time per handle: a second one gives BUSY.
  * Ownership: `tokens` is read during the call. `cancel` may be NULL; nothing changes hands.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::budget::{self, Budget};
 use super::gate::Gate;
 use super::owner::{self, Owner};
-use crate::base::Result;
 use crate::base::info::MemoryInfo;
-use crate::base::options::EngineOptions;
+use crate::base::options::{Device, EngineOptions};
+use crate::base::{Error, Result};
+use crate::generate::backend::backend;
 use crate::generate::runtime::Runtime;
 
 /// A budget of memory, threads and device. A clone is another share of the same engine. All
@@ -27,6 +28,9 @@ struct Inner {
 impl Engine {
     /// Starts the owner thread if this is the only engine.
     pub fn new(options: &EngineOptions) -> Result<Engine> {
+        if options.device == Device::Gpu && !backend().has_gpu() {
+            return Err(Error::unsupported("there is no GPU to compute on").field("device"));
+        }
         let owner = owner::acquire()?;
         let budget = Arc::new(Budget::new(options.memory_limit, options.pool_limit));
         let threads = options.threads;

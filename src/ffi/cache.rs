@@ -126,8 +126,8 @@ pub unsafe extern "C" fn mlxgen_cache_new(
 }
 
 /// Reads tokens into a cache set. Afterwards mlxgen_cache_logits gives the scores for the token
-/// after the last. A call that fails before it works, or for want of memory, has added nothing; one that is
-/// cancelled keeps whole chunks: mlxgen_cache_token_count tells.
+/// after the last. A call that is cancelled, or fails in its work, keeps whole chunks of the
+/// tokens: mlxgen_cache_token_count tells. One that is refused before has added nothing.
 ///
 /// Threads: one call at a time per handle: a second one gives BUSY.
 /// Ownership: `tokens` is read during the call. `cancel` may be NULL; nothing changes hands.

@@ -80,32 +80,6 @@ impl Call {
         Ok(options)
     }
 
-    /// The structs of an array, whose distance is the size that the first one says.
-    pub(super) fn elements<T: Versioned>(
-        &self,
-        first: *const T,
-        count: usize,
-        field: &str,
-    ) -> Result<Vec<T>> {
-        let bad = |rule: &str| Error::invalid_argument(format!("{field} {rule}")).field(field);
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let size = self.struct_size(first)?;
-        if count.checked_mul(size).is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(bad("has a size beyond the address space"));
-        }
-        (0..count)
-            .map(|index| {
-                let element = first.wrapping_byte_add(index * size);
-                if self.struct_size(element)? != size {
-                    return Err(bad("has elements of different struct_size").position(index as u64));
-                }
-                self.options(element)
-            })
-            .collect()
-    }
-
     /// INVALID_ARGUMENT unless the struct at `pointer` says a usable size.
     pub(super) fn struct_size<T: Versioned>(&self, pointer: *const T) -> Result<usize> {
         self.required(pointer, T::NAME)?;

@@ -219,10 +219,35 @@ fn read_options(call: &Call, options: *const mlxgen_generate_options) -> Result<
     })
 }
 
+/// The parts, whose distance is the size that the first one says.
+fn read_parts(
+    call: &Call,
+    first: *const mlxgen_prompt_part,
+    count: usize,
+) -> Result<Vec<mlxgen_prompt_part>> {
+    let bad = |rule: &str| Error::invalid_argument(format!("parts {rule}")).field("parts");
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let size = call.struct_size(first)?;
+    if count.checked_mul(size).is_none_or(|bytes| bytes > isize::MAX as usize) {
+        return Err(bad("has a size beyond the address space"));
+    }
+    (0..count)
+        .map(|index| {
+            let part = first.wrapping_byte_add(index * size);
+            if call.struct_size(part)? != size {
+                return Err(bad("has elements of different struct_size").position(index as u64));
+            }
+            call.options(part)
+        })
+        .collect()
+}
+
 /// The prompt's token ids, all parts joined.
 fn read_prompt(call: &Call, parts: *const mlxgen_prompt_part, count: usize) -> Result<Vec<u32>> {
     let mut prompt = Vec::new();
-    for (index, part) in (0_u64..).zip(call.elements(parts, count, "parts")?) {
+    for (index, part) in (0_u64..).zip(read_parts(call, parts, count)?) {
         let place = |error: Error| error.field("parts").position(index);
         match part.kind {
             MLXGEN_PART_TOKENS => {

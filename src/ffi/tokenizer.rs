@@ -12,6 +12,7 @@ use super::library::path;
 use super::options::{self, bits, choice, flag, versioned};
 use super::status::mlxgen_status;
 use crate::base::{Code, Error, Result};
+use crate::generate::gguf_tokenizer;
 use crate::text::{ChatOptions, Tokenizer, ToolArguments};
 
 /// Turns text into token ids and back, and conversations into prompts. Immutable; any thread.
@@ -221,7 +222,7 @@ pub unsafe extern "C" fn mlxgen_chat_options_init(
 /// messages, such as [{"role": "user", "content": "Hello"}]. NULL as `options` means the defaults.
 ///
 /// Threads: any thread.
-/// Ownership: all texts are read during the call. `out_text` receives a text buffer and
+/// Ownership: `messages_json` and `options` are read during the call. `out_text` receives a text buffer and
 /// `out_tokens` a buffer of uint32_t, the same prompt as token ids; you release both with
 /// mlxgen_buffer_release; each may be NULL.
 /// Codes: OK, INVALID_ARGUMENT (also for a conversation that the template refuses), NOT_FOUND (there
@@ -274,12 +275,18 @@ pub unsafe extern "C" fn mlxgen_tokenizer_release(tokenizer: *mut mlxgen_tokeniz
     guard::plain((), || handle::release::<TokenizerObject>(tokenizer));
 }
 
-/// A model folder, a GGUF file, or a tokenizer.json alone.
+/// What a model folder, a GGUF file or a tokenizer.json holds.
 fn load(path: &Path) -> Result<Tokenizer> {
     if path.is_dir() {
         return Tokenizer::load_dir(path);
     }
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
+        return gguf_tokenizer::open(path);
+    }
     let json = std::fs::read(path).map_err(|fault| Error::io(path, "read", &fault))?;
-    let json = String::from_utf8(json).map_err(|_| Error::invalid_model("is not UTF-8").file(path))?;
+    let json = String::from_utf8(json).map_err(|fault| {
+        let position = fault.utf8_error().valid_up_to();
+        Error::invalid_model(format!("{} is not UTF-8", path.display())).file(path).position(position as u64)
+    })?;
     Tokenizer::from_json(&json).map_err(|error| error.file(path))
 }

@@ -19,6 +19,9 @@ pub trait Backend: Send + Sync {
     /// Such as `MLX 0.32.2, CPU`.
     fn description(&self) -> String;
 
+    /// Whether engines can compute on a GPU.
+    fn has_gpu(&self) -> bool;
+
     /// Called once, on the owner thread, before anything else there.
     fn start(&self) -> Result<Box<dyn Runtime>>;
 

@@ -1,5 +1,6 @@
 //! Developer tasks of libmlxgen: `cargo xtask <task>`.
 
+mod boundary;
 mod examples;
 mod exports;
 mod header;
@@ -30,6 +31,9 @@ usage: cargo xtask <task>
                       build the library into target/dist, with the fake back end into target/dist-fake
   dist                the same as an archive
   header [--verify]   write include/mlxgen.h, or check that it is up to date
+  header --check      check that the header compiles alone, its layout and the form of its comments
+  boundary [SETTING] [NAME...]
+                      run the C tests: plain (the default), valgrind, address, thread or real
   rooms               check that each room uses only the rooms below it
   demo                stream an answer from a model (MODEL and PROMPT in the environment)
   test [PART...]      run every test, or the steps whose names contain a part
@@ -57,6 +61,12 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["native"] => native::set_up(&root()),
         ["header"] => header::run(&root(), false),
         ["header", "--verify"] => header::run(&root(), true),
+        ["header", "--check"] => boundary::check_header(&root()),
+        ["boundary"] => boundary::check(&root(), boundary::Setting::Plain, &[]),
+        ["boundary", setting, names @ ..] => match boundary::Setting::from_name(setting) {
+            Some(setting) => boundary::check(&root(), setting, names),
+            None => bail!("{USAGE}"),
+        },
         ["rooms"] => rooms::check(&root()),
         ["demo"] => examples::demo(&root()),
         ["bench", arguments @ ..] => python::bench(&root(), arguments),

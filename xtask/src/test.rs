@@ -2,6 +2,7 @@
 //! its time; a failed one does not stop the others.
 
 use crate::{
+    boundary::{self, Setting},
     examples, exports, header, native, process,
     product::{self, Variant},
     python, rooms, smollm2, swift,
@@ -24,6 +25,7 @@ pub fn run(root: &Path, only: &[&str]) -> Result<()> {
     report.step("format", || process::visible(cargo(root).args(["fmt", "--all", "--check"])));
     report.step("rooms", || rooms::check(root));
     report.step("header", || header::run(root, true));
+    report.step("header by itself", || boundary::check_header(root));
     for (name, options) in BACK_ENDS {
         report.step(&format!("clippy, {name}"), || clippy(root, options));
     }
@@ -44,6 +46,7 @@ pub fn run(root: &Path, only: &[&str]) -> Result<()> {
     report.step("Rust tests, xtask", || {
         rust_tests(root, nextest, "--cargo-profile=tasks", &["--package", "xtask"])
     });
+    report.step("C tests", || boundary::check(root, Setting::Plain, &[]));
     report.step("C examples", || examples::check(root));
     report.step("moved folder", || examples::check_moved(root));
     for suite in python::SUITES {

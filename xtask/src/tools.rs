@@ -36,6 +36,7 @@ pub const PKG_CONFIG: Tool =
 pub const OPENBLAS: Tool =
     Tool { name: "OpenBLAS", package: "libopenblas0-pthread", is_there: || openblas().is_some() };
 
+pub const VALGRIND: Tool = Tool { name: "valgrind", package: "valgrind", is_there: || on_path("valgrind") };
 pub const DEBOOTSTRAP: Tool =
     Tool { name: "debootstrap", package: "debootstrap", is_there: || on_path("debootstrap") };
 pub const PROOT: Tool = Tool { name: "PRoot", package: "proot", is_there: || on_path("proot") };

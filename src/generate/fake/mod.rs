@@ -29,6 +29,10 @@ impl Backend for FakeBackend {
         "fake".into()
     }
 
+    fn has_gpu(&self) -> bool {
+        false
+    }
+
     fn start(&self) -> Result<Box<dyn Runtime>> {
         Ok(Box::new(FakeRuntime { heap: Arc::clone(&self.heap) }))
     }

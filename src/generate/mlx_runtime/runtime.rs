@@ -16,6 +16,10 @@ impl Backend for MlxBackend {
         format!("MLX {}, {device}", mlx::version())
     }
 
+    fn has_gpu(&self) -> bool {
+        mlx::gpu_is_available()
+    }
+
     fn start(&self) -> Result<Box<dyn Runtime>> {
         // Makes the thread's stream, and reports here what is wrong with MLX, if anything is.
         mlx::synchronize()?;

@@ -1,0 +1,102 @@
+/* Cancelling from a signal handler, while other threads make and release cancel handles. */
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+static _Atomic(mlxgen_cancel *) target;
+static atomic_int handled, stop;
+
+static void on_signal(int number)
+{
+    (void)number;
+    mlxgen_cancel *cancel = atomic_load(&target);
+    mlxgen_status status = mlxgen_cancel_request(cancel);
+    /* Either it lived, or it had been released already. */
+    if (status != MLXGEN_OK && status != MLXGEN_INVALID_ARGUMENT)
+        _exit(2);
+    if (status == MLXGEN_OK && mlxgen_cancel_is_requested(cancel) < 0)
+        _exit(3);
+    atomic_fetch_add(&handled, 1);
+}
+
+static void *churn(void *argument)
+{
+    mlxgen_cancel *own[16] = {NULL};
+    while (!atomic_load(&stop)) {
+        for (size_t index = 0; index < COUNT(own); index++) {
+            EXPECT(OK, mlxgen_cancel_new, &own[index], &error);
+            CHECK(mlxgen_cancel_retain(own[index]) == own[index]);
+        }
+        for (size_t index = 0; index < COUNT(own); index++) {
+            /* Nobody asked for these: a request never reaches another handle. */
+            CHECK(mlxgen_cancel_is_requested(own[index]) == 0);
+            mlxgen_cancel_release(own[index]);
+            mlxgen_cancel_release(own[index]);
+        }
+    }
+    (void)argument;
+    return NULL;
+}
+
+/* Signals interrupt this thread in the middle of its calls; the handler uses its handles. */
+static void *be_interrupted(void *argument)
+{
+    while (!atomic_load(&stop)) {
+        mlxgen_cancel *cancel = NULL;
+        EXPECT(OK, mlxgen_cancel_new, &cancel, &error);
+        atomic_store(&target, cancel);
+        mlxgen_cancel_retain(cancel);
+        mlxgen_cancel_release(cancel);
+        mlxgen_cancel_release(cancel);
+    }
+    (void)argument;
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+
+    pthread_t threads[3], interrupted;
+    for (size_t index = 0; index < COUNT(threads); index++)
+        CHECK(pthread_create(&threads[index], NULL, churn, NULL) == 0);
+    CHECK(pthread_create(&interrupted, NULL, be_interrupted, NULL) == 0);
+    double until = seconds_now() + test_seconds(0.5);
+    while (seconds_now() < until) {
+        CHECK(pthread_kill(interrupted, SIGUSR1) == 0);
+        struct timespec pause = {0, 20000};
+        nanosleep(&pause, NULL);
+    }
+    atomic_store(&stop, 1);
+    for (size_t index = 0; index < COUNT(threads); index++)
+        CHECK(pthread_join(threads[index], NULL) == 0);
+    CHECK(pthread_join(interrupted, NULL) == 0);
+    CHECK(atomic_load(&handled) > 10);
+    check_no_handles();
+
+    /* The usual case: a signal ends a generation. */
+    mlxgen_engine *engine = new_engine();
+    mlxgen_model *model = load_model(engine, "{\"step_micros\": 1000}");
+    mlxgen_generate_options options = generate_options();
+    EXPECT(OK, mlxgen_cancel_new, &options.cancel, &error);
+    atomic_store(&target, options.cancel);
+    mlxgen_stream *stream = open_stream(model, NULL, "ab", &options);
+    mlxgen_event event;
+    mlxgen_event_init(&event, sizeof event);
+    EXPECT(OK, mlxgen_stream_next, stream, MLXGEN_WAIT_FOREVER, &event, &error);
+    CHECK(raise(SIGUSR1) == 0);
+    CHECK(drain(stream, NULL, 0) == MLXGEN_END_CANCELLED);
+    mlxgen_stream_release(stream);
+    mlxgen_cancel_release(options.cancel);
+    mlxgen_model_release(model);
+    mlxgen_engine_release(engine);
+    check_no_handles();
+    return 0;
+}

@@ -22,4 +22,4 @@ mod tokenizer;
 pub use chat::{ChatOptions, RenderedChat, ToolArguments};
 pub use gguf::GgufTokenizer;
 pub use stream::StreamDecoder;
-pub use tokenizer::{EncodeOptions, Tokenizer};
+pub use tokenizer::Tokenizer;

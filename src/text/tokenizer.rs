@@ -12,15 +12,6 @@ use super::guard::unpanicked;
 use super::protect::{Placeholders, SpecialTexts};
 use crate::base::{Error, Result};
 
-/// How [`Tokenizer::encode_with`] reads a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EncodeOptions {
-    /// Add what the tokenizer puts around a text, such as the begin-of-sequence token.
-    pub add_special: bool,
-    /// Texts of special tokens become those tokens; otherwise they are ordinary text.
-    pub parse_special: bool,
-}
-
 /// Ids and texts that a tokenizer's files give special roles.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
@@ -105,16 +96,11 @@ impl Tokenizer {
     /// `add_special` adds what the tokenizer puts around a text; with `parse_special`, texts of
     /// special tokens become those tokens. INVALID_MODEL if the tokenizer's own rules fail on the text.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
-        self.encode_with(text, EncodeOptions { add_special, parse_special })
-    }
-
-    /// As [`encode`](Self::encode).
-    pub fn encode_with(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
         let encoding = unpanicked(|| {
-            if options.parse_special {
-                self.inner.encode_fast(text, options.add_special)
+            if parse_special {
+                self.inner.encode_fast(text, add_special)
             } else {
-                self.run(self.without_special(), self.inner.get_normalizer(), text, options.add_special)
+                self.run(self.without_special(), self.inner.get_normalizer(), text, add_special)
             }
         });
         ids(encoding)

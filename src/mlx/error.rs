@@ -17,13 +17,14 @@ thread_local! {
     static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Installs the handler and switches off compilation, which on the CPU would start a C++
+/// Installs the handler, looks after the BLAS and switches off compilation, which on the CPU would start a C++
 /// compiler. Cheap after the first time; everything that can be the first MLX call goes through it.
 pub(super) fn init() {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
         // SAFETY: the handler is a plain function without data, valid for the whole process.
         unsafe { sys::mlx_set_error_handler(Some(keep_message), ptr::null_mut(), None) };
+        super::blas::init();
         // SAFETY: takes no argument; the handler above is in place for its errors.
         unsafe { sys::mlx_disable_compile() };
     });

@@ -8,6 +8,7 @@
 //!   take the place of a whole operation.
 
 mod array;
+mod blas;
 mod dtype;
 mod error;
 pub mod memory;
@@ -17,13 +18,13 @@ mod staged;
 mod stream;
 #[cfg(test)]
 mod tests;
-mod threads;
 mod version;
 
 pub use array::Array;
+pub use blas::{blas_description, physical_cores, set_blas_threads};
 pub use dtype::{Dtype, Element};
 pub use prim::{Mask, async_eval, eval};
 pub use staged::StagedTensor;
 pub use stream::{DeviceKind, device, gpu_is_available, leave_thread, select_device, synchronize};
-pub use threads::{physical_cores, set_blas_threads};
+
 pub use version::version;

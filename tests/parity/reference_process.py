@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
-from support.paths import ROOT
+from support.paths import REAL_LIBRARY, ROOT
 
 #: Threads of the BLAS on both sides. Products change with them in the last bits.
 THREADS = min(os.cpu_count() or 1, 2)
+
+
+def kernels() -> Optional[str]:
+    """Which of its kernels our OpenBLAS uses. An OpenBLAS that is older than the processor takes
+    antique ones; the library then chooses better, and the reference has to follow: other kernels
+    give other last bits."""
+    os.environ.setdefault("MLXGEN_LIBRARY", str(REAL_LIBRARY))
+    import mlxgen
+
+    found = re.search(r"OpenBLAS (\w+)", mlxgen.build_info().backend)
+    return found[1] if found else None
 
 
 def environment(same_blas: bool = True, threads: int = THREADS) -> Dict[str, str]:
@@ -26,6 +38,8 @@ def environment(same_blas: bool = True, threads: int = THREADS) -> Dict[str, str
     variables["PYTHONPATH"] = str(ROOT / "tests")
     if same_blas and sys.platform == "linux":
         variables["LD_PRELOAD"] = "libopenblas.so.0"
+        if core := kernels():
+            variables["OPENBLAS_CORETYPE"] = core
     return variables
 
 

@@ -12,8 +12,14 @@ pub(super) struct MlxBackend;
 
 impl Backend for MlxBackend {
     fn description(&self) -> String {
-        let device = if mlx::gpu_is_available() { "GPU" } else { "CPU" };
-        format!("MLX {}, {device}", mlx::version())
+        let version = mlx::version();
+        if mlx::gpu_is_available() {
+            return format!("MLX {version}, GPU");
+        }
+        match mlx::blas_description() {
+            Some(blas) => format!("MLX {version}, CPU, {blas}"),
+            None => format!("MLX {version}, CPU"),
+        }
     }
 
     fn has_gpu(&self) -> bool {

@@ -40,9 +40,10 @@ impl Attention {
         let offset = cache.offset() as i32;
         let heads = self.shape.heads;
         let queries = ops::rope(&ops::split_heads(&self.query.apply(x)?, heads)?, &self.rope, offset)?;
+        let tokens = f64::from(x.dim(1));
+        pace.reached(tokens * self.query.work(), &[&queries])?;
         let (keys, values) = self.keys_and_values(x, offset)?;
-        let work = self.query.work() + self.key.work() + self.value.work();
-        pace.reached(f64::from(x.dim(1)) * work, &[&queries, &keys, &values])?;
+        pace.reached(tokens * (self.key.work() + self.value.work()), &[&queries, &keys, &values])?;
 
         let (keys, values) = cache.append(&keys, &values)?;
         let attended = self.attend(&queries, &keys, &values, mask, pace)?;

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -217,9 +219,31 @@ def session(pairs: int) -> List[Figure]:
     return figures
 
 
+def cancelling(pairs: int) -> List[Figure]:
+    """How soon a prefill of 4096 tokens ends when it is cancelled, near its beginning and its end."""
+    tokens = prompt(4096)
+    chance = random.Random(4)
+    latencies: List[float] = []
+    side = ours(smollm2())
+    for begun in (0, 2048):
+        side.ask("begin", prompt=tokens[:begun])
+        for _ in range(10 * max(3, pairs)):
+            latencies.append(side.ask("cancel", prompt=tokens[begun:], wait=0.02 + 2 * chance.random()))
+    side.close()
+    latencies.sort()
+    worst = latencies[math.ceil(0.99 * len(latencies)) - 1]
+    return [
+        Figure(
+            "cancel in a 4096-token prefill, 99th percentile", 1000 * worst, "ms", 250, True,
+            f"median {1000 * statistics.median(latencies):.0f} ms of {len(latencies)} cancels",
+        )
+    ]
+
+
 GROUPS: Dict[str, Callable[[int], List[Figure]]] = {
     "boundary": boundary,
     "session": session,
+    "cancelling": cancelling,
     "mlx-lm": against_mlx_lm,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from typing import Any, Dict, List
 
@@ -11,6 +12,9 @@ import mlxgen
 
 
 class Worker:
+    #: A cache set that holds the beginning of the prompt whose prefills are cancelled.
+    _begun: mlxgen.CacheSet
+
     def __init__(self, path: str, threads: int) -> None:
         self._engine = mlxgen.Engine(threads=threads)
         begin = time.perf_counter()
@@ -33,6 +37,31 @@ class Worker:
             if isinstance(event, mlxgen.TextEvent) and event.tokens:
                 return len(prompt) / (time.perf_counter() - begin)
         raise AssertionError("no token came")
+
+    def begin(self, prompt: List[int]) -> float:
+        """Reads what the cancelled prefills have behind them; seconds."""
+        begin = time.perf_counter()
+        self._begun = self._model.new_cache()
+        if prompt:
+            self._begun.append(prompt)
+        return time.perf_counter() - begin
+
+    def cancel(self, prompt: List[int], wait: float) -> float:
+        """Seconds from a cancel request, `wait` seconds into a prefill, to the end of the call."""
+        asked: List[float] = []
+        with mlxgen.Cancel() as cancel, self._begun.fork() as cache:
+
+            def ask() -> None:
+                asked.append(time.perf_counter())
+                cancel.request()
+
+            timer = threading.Timer(wait, ask)
+            timer.start()
+            try:
+                cache.append(prompt, cancel=cancel)
+            except mlxgen.CancelledError:
+                return time.perf_counter() - asked[0]
+            raise AssertionError("the prefill ended before it was cancelled")
 
 
 def main() -> None:

@@ -26,8 +26,9 @@ int main(int argc, char **argv) {
     }
     while (stream && mlxgen_stream_next(stream, MLXGEN_WAIT_FOREVER, &event, &error) == MLXGEN_OK)
         if (event.kind == MLXGEN_EVENT_TEXT) fwrite(event.text, 1, event.text_size, stdout);
-    puts(error ? mlxgen_error_message(error, NULL) : "");
+    fprintf(error ? stderr : stdout, "%s\n", mlxgen_error_message(error, NULL));
 
+    mlxgen_error_release(error);
     mlxgen_stream_release(stream);
     mlxgen_buffer_release(tokens);
     mlxgen_tokenizer_release(tokenizer);

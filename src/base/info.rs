@@ -42,7 +42,7 @@ pub struct MemoryInfo {
     pub active: u64,
     /// Freed and kept for reuse.
     pub pooled: u64,
-    /// Greatest `active` since the engine was made.
+    /// Greatest `active` since the first engine was made.
     pub peak: u64,
     pub limit: u64,
     pub pool_limit: u64,

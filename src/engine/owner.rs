@@ -280,7 +280,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         // In a forked child the queue's locks may be held by threads that do not exist there.
         if in_forked_child() {
-            std::mem::forget(self.sender.take());
+            std::mem::forget((self.sender.take(), Arc::clone(&self.shared)));
         }
     }
 }
@@ -297,7 +297,11 @@ fn refuse_on_owner_thread() -> Result<()> {
 }
 
 fn run(receiver: &Receiver<Message>, shared: &Arc<Shared>, ready: &Sender<Result<()>>) {
-    let started = panics::catch("the start of the back end", || backend().start());
+    let started = panics::catch("the start of the back end", || {
+        let mut runtime = backend().start()?;
+        runtime.reset_peak();
+        Ok(runtime)
+    });
     let runtime = match started {
         Ok(runtime) => runtime,
         Err(error) => {

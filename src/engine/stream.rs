@@ -25,6 +25,8 @@ use crate::generate::request::Request;
 /// After the end, whatever its reason, the cache set holds the prompt and all generated tokens
 /// except the last one, where an ending EOS counts as generated: after EOS that is exactly what
 /// was delivered. A generation that ended inside its prompt leaves whole chunks of the prompt.
+///
+/// A stop text is never delivered, but the ids of its tokens are, as they came.
 #[derive(Clone)]
 pub struct Stream(Arc<Inner>);
 

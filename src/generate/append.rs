@@ -54,8 +54,11 @@ impl AppendRow {
             return if paused && !self.cancel.is_requested() { Ok(Advance::Paused) } else { Err(error) };
         }
         self.done = end;
+        if last {
+            return Ok(self.end(Ok(())));
+        }
         surroundings.relieve();
-        Ok(if last { self.end(Ok(())) } else { Advance::Moved })
+        Ok(Advance::Moved)
     }
 
     fn end(&mut self, outcome: Result<()>) -> Advance {

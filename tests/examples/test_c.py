@@ -58,8 +58,8 @@ def test_minimal_prints_the_answer(programs: Path, model: Callable[..., Path]) -
 
 def test_minimal_prints_the_error(programs: Path) -> None:
     done = run(programs / "minimal", "/no/such/model")
-    assert "/no/such/model" in done.stdout
-    assert done.stderr == "" and done.returncode == 1
+    assert "/no/such/model" in done.stderr
+    assert done.stdout == "" and done.returncode == 1
 
 
 def test_chat_answers_one_question(programs: Path, model: Callable[..., Path]) -> None:

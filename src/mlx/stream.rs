@@ -1,12 +1,17 @@
 //! Devices and the stream on which a thread's operations run.
 //!
-//! Streams belong to threads. Each thread that works with arrays has one, made at its first use:
-//! on macOS with a Metal device on the GPU unless the CPU was chosen, elsewhere on the CPU.
+//! Each thread that works with arrays has a stream, from its first use on: on macOS with a Metal
+//! device on the GPU unless the CPU was chosen, elsewhere on the CPU.
+//!
+//! MLX never ends the worker thread of a CPU stream, so a stream that every new owner thread made
+//! for itself would leave a thread and its heap behind. CPU streams are therefore of the kind that
+//! may be used from any thread, and a thread that leaves hands its own to the next.
 
 use std::cell::Cell;
 use std::ffi::c_int;
 
 use mlx_sys as sys;
+use parking_lot::Mutex;
 
 use super::error;
 use crate::base::{Error, Result};
@@ -29,6 +34,15 @@ thread_local! {
     static CURRENT: Cell<Option<Stream>> = const { Cell::new(None) };
 }
 
+/// The handles of CPU streams that no thread uses.
+static IDLE: Mutex<Vec<IdleStream>> = Mutex::new(Vec::new());
+
+struct IdleStream(sys::mlx_stream);
+
+// SAFETY: the stream was made for use from any thread, and whoever takes it from the list is its
+// only user.
+unsafe impl Send for IdleStream {}
+
 impl Stream {
     #[inline]
     pub(super) fn current() -> sys::mlx_stream {
@@ -41,13 +55,11 @@ impl Stream {
     #[cold]
     fn make(kind: DeviceKind) -> Stream {
         error::init();
-        // SAFETY: both functions return a new handle to the thread's default stream of that
-        // device; it is kept until the thread chooses another or leaves.
-        let raw = unsafe {
-            match kind {
-                DeviceKind::Cpu => sys::mlx_default_cpu_stream_new(),
-                DeviceKind::Gpu => sys::mlx_default_gpu_stream_new(),
-            }
+        let raw = match kind {
+            DeviceKind::Cpu => cpu_stream(),
+            // SAFETY: returns a new handle to the thread's default stream of that device; it is
+            // kept until the thread chooses another or leaves.
+            DeviceKind::Gpu => unsafe { sys::mlx_default_gpu_stream_new() },
         };
         let stream = Stream { raw, kind };
         if let Some(old) = CURRENT.replace(Some(stream)) {
@@ -57,9 +69,35 @@ impl Stream {
     }
 
     fn free(self) {
-        // SAFETY: the handle came from MLX, is freed once and used by nobody afterwards: copies
-        // never outlive the call that they are passed to.
-        unsafe { sys::mlx_stream_free(self.raw) };
+        match self.kind {
+            DeviceKind::Cpu => IDLE.lock().push(IdleStream(self.raw)),
+            // SAFETY: the handle came from MLX, is freed once and used by nobody afterwards: copies
+            // never outlive the call that they are passed to.
+            DeviceKind::Gpu => unsafe {
+                sys::mlx_stream_free(self.raw);
+            },
+        }
+    }
+}
+
+/// An idle CPU stream or a new one, as this thread's default: evaluations without a stream of
+/// their own synchronise on that.
+fn cpu_stream() -> sys::mlx_stream {
+    let idle = IDLE.lock().pop();
+    // SAFETY: the device handle is made and freed here; the stream handle is new or was idle.
+    unsafe {
+        let raw = idle.map_or_else(
+            || {
+                let device = sys::mlx_device_new_type(sys::mlx_device_type__MLX_CPU, 0);
+                let raw = sys::mlx_stream_new_thread_unsafe(device);
+                sys::mlx_device_free(device);
+                raw
+            },
+            |stream| stream.0,
+        );
+        // It fails for a stream that could not be made; then so does the first operation on it.
+        let _failed_later = sys::mlx_set_default_stream(raw);
+        raw
     }
 }
 
@@ -119,15 +157,17 @@ pub fn synchronize() -> Result<()> {
     error::check(unsafe { sys::mlx_synchronize(stream) })
 }
 
-/// Ends this thread's work with MLX: waits for it, then destroys the streams made here. No array
-/// of this thread may be used afterwards.
+/// Ends this thread's work with MLX: waits for it and gives its stream up. No array of this thread
+/// may be used afterwards.
 pub fn leave_thread() {
     if let Some(stream) = CURRENT.take() {
         // SAFETY: the handle is this thread's. Failures have no one to go to: whoever needed the
         // results has waited for them before.
         unsafe { sys::mlx_synchronize(stream.raw) };
         stream.free();
-        // SAFETY: takes no argument and concerns the calling thread only.
-        unsafe { sys::mlx_clear_streams() };
+        if stream.kind == DeviceKind::Gpu {
+            // SAFETY: takes no argument and concerns the calling thread only.
+            unsafe { sys::mlx_clear_streams() };
+        }
     }
 }

@@ -68,7 +68,7 @@ def test_a_perturbed_weight_is_noticed(
     name: str,
     chunk: int,
 ) -> None:
-    """Each comparison above fails when one element of one norm's weight is a quarter larger."""
+    """Each comparison above fails when one element of one norm's weight is another."""
     folder = tmp_path / name
     shutil.copytree(tiny(name), folder)
     perturb(folder, "model.norm.weight")
@@ -98,7 +98,7 @@ def test_one_last_bit_of_a_weight_is_noticed(
 
 
 def perturb(folder: Path, tensor: str, last_bit: bool = False) -> None:
-    """Changes one element of a tensor in place, by a quarter or by its lowest bit."""
+    """Changes one element of a tensor in place, to minus twice itself or by its lowest bit."""
     for path in sorted(folder.glob("model*.safetensors")):
         raw = bytearray(path.read_bytes())
         start, dtype = find_tensor(raw, tensor)
@@ -107,7 +107,7 @@ def perturb(folder: Path, tensor: str, last_bit: bool = False) -> None:
         if last_bit:
             raw[start] ^= 1
         else:
-            scale_element(raw, start, dtype, 3, 1.25)
+            scale_element(raw, start, dtype, 3, -2.0)
         path.write_bytes(raw)
         return
     raise AssertionError(f"{tensor} is not in {folder}")

@@ -26,14 +26,14 @@ class Server:
 
     def model(self, folder: str, perturb: str = "") -> Any:
         """The model in `folder`; the last one stays loaded. `perturb` names a weight of which one
-        element is changed by a quarter."""
+        element is changed to minus twice itself."""
         wanted = f"{folder} {perturb}"
         if wanted != self._loaded:
             self._model, _ = load_model(Path(folder))
             if perturb:
                 weight = dict(tree_flatten(self._model.parameters()))[perturb]
                 changed = np.array(weight.astype(mx.float32))
-                changed.flat[3] *= 1.25
+                changed.flat[3] *= -2
                 changed = mx.array(changed).astype(weight.dtype)
                 self._model.update(tree_unflatten([(perturb, changed)]))
             self._loaded = wanted

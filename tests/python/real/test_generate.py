@@ -18,6 +18,8 @@ from support.tiny_tokenizer import BOS, EOS, VOCABULARY
 
 PROBABILITIES = [0.5, 0.25, 0.15, 0.07, 0.03]
 FIVE = {last: {i: math.log(p) for i, p in enumerate(PROBABILITIES)} for last in [BOS, *range(5)]}
+#: So many draws that the rarest of the five tokens is all but sure to come.
+MANY = 150
 Table = Callable[..., mlxgen.Model]
 
 
@@ -91,7 +93,7 @@ def test_b44_top_k_and_top_p_together(table: Table) -> None:
     model = table(FIVE)
     for top_p in (0.8, 0.5, 1e-9):
         for temperature in (0.01, 1.0):
-            got = draws(model, 40, temperature=temperature, top_k=1, top_p=top_p)
+            got = draws(model, 20, temperature=temperature, top_k=1, top_p=top_p)
             assert set(got) == {0}, (top_p, temperature)
 
 
@@ -99,21 +101,21 @@ def test_b45_top_k_and_min_p(table: Table) -> None:
     """B45: top_k at or above the vocabulary is off; 2 keeps two, ties too; min_p is relative to
     the likeliest token before temperature."""
     model = table(FIVE)
-    everything = draws(model, 200, temperature=1.0)
+    everything = draws(model, MANY, temperature=1.0)
     assert set(everything) == {0, 1, 2, 3, 4}
     for top_k in (0, VOCABULARY, VOCABULARY + 9, 2**32 - 1):
-        assert draws(model, 200, temperature=1.0, top_k=top_k) == everything
-    two = draws(model, 300, temperature=1.0, top_k=2)
-    assert set(two) == {0, 1} and abs(two[0] / 300 - 2 / 3) < 0.1
-    assert set(draws(model, 200, temperature=1.0, top_k=4)) <= {0, 1, 2, 3}
+        assert draws(model, MANY, temperature=1.0, top_k=top_k) == everything
+    two = draws(model, 200, temperature=1.0, top_k=2)
+    assert set(two) == {0, 1} and abs(two[0] / 200 - 2 / 3) < 0.12
+    assert set(draws(model, MANY, temperature=1.0, top_k=4)) <= {0, 1, 2, 3}
     for temperature in (1.0, 2.0):
         # 0.3 of 0.5 is 0.15: the third token is just in or just out, the fourth is out.
-        assert set(draws(model, 200, temperature=temperature, min_p=0.31)) == {0, 1}
-        assert set(draws(model, 200, temperature=temperature, min_p=0.29)) == {0, 1, 2}
-    assert draws(model, 200, temperature=1.0, min_p=0.0) == everything
-    assert set(draws(model, 40, temperature=5.0, min_p=1.0)) == {0}
+        assert set(draws(model, MANY, temperature=temperature, min_p=0.31)) == {0, 1}
+        assert set(draws(model, MANY, temperature=temperature, min_p=0.29)) == {0, 1, 2}
+    assert draws(model, MANY, temperature=1.0, min_p=0.0) == everything
+    assert set(draws(model, 20, temperature=5.0, min_p=1.0)) == {0}
     ties = table({BOS: {i: 1.0 for i in range(VOCABULARY)}})
-    kept = set(draws(ties, 200, temperature=1.0, top_k=2))
+    kept = set(draws(ties, 40, temperature=1.0, top_k=2))
     assert len(kept) == 2
 
 
@@ -122,9 +124,9 @@ def test_b46_extreme_temperatures_and_top_p(table: Table) -> None:
     every reported number is finite or an honest minus infinity."""
     model = table(FIVE)
     for temperature in (0.0, 1e-6, 1e-45):
-        assert set(draws(model, 50, temperature=temperature)) == {0}, temperature
-    everything = draws(model, 200, temperature=1.0)
-    assert draws(model, 200, temperature=1.0, top_p=1.0) == everything
+        assert set(draws(model, 20, temperature=temperature)) == {0}, temperature
+    everything = draws(model, MANY, temperature=1.0)
+    assert draws(model, MANY, temperature=1.0, top_p=1.0) == everything
     extremes: List[Dict[str, Any]] = [
         {"temperature": 0.0},
         {"temperature": 1e-45},
@@ -197,7 +199,8 @@ def test_b148_no_tokens_to_start_from(table: Table) -> None:
         model.generate("")  # this tokenizer adds nothing to an empty text
     assert model.generate([BOS]).read().text == "ab"
     with pytest.raises(mlxgen.InvalidArgumentError):
-        model.chat([], max_tokens=1)  # as transformers, which looks for the first message
+        model.chat([])
+    assert model.chat([{"role": "user", "content": ""}], max_tokens=1).read().tokens
     with model.new_cache() as cache:
         cache.append([5, BOS])
         # All of the prompt is cached: its last token is read again.

@@ -12,15 +12,14 @@ use std::{
 const BINDING: &str = "bindings/swift";
 const EXAMPLE: &str = "examples/swift/chat";
 const ANSWER: &str = "The capital of France is Paris.";
-/// SwiftPM's own sandbox is not there on every system, and needs rights that ours may not give.
-const OPTIONS: [&str; 3] = ["--disable-sandbox", "-Xswiftc", "-warnings-as-errors"];
+const WARNINGS: [&str; 2] = ["-Xswiftc", "-warnings-as-errors"];
 
 pub fn run(workshop: &Workshop) -> Result<()> {
     let fake = Variant { fake: true, debug: false };
     product::build(&workshop.repository, fake)?;
     let fake = fake.folder(&workshop.repository);
-    swift(workshop, BINDING, &fake, "test", &OPTIONS, &[])?;
-    swift(workshop, EXAMPLE, &fake, "build", &OPTIONS, &[])?;
+    swift(workshop, BINDING, &fake, "test", &WARNINGS, &[])?;
+    swift(workshop, EXAMPLE, &fake, "build", &WARNINGS, &[])?;
     let said = format!("{ANSWER}\n");
     examples(workshop, &fake, &make_model(&workshop.repository)?, |answer| answer == said)?;
     // Other toolchains may format in another way and lack the compiler of the documentation.
@@ -35,8 +34,14 @@ pub fn run(workshop: &Workshop) -> Result<()> {
         println!("Swift: the real model's tests are skipped, target/dist or the model is missing");
         return Ok(());
     }
-    let only = ["--disable-sandbox", "--skip-build", "--filter", "RealModelTests"];
-    swift(workshop, BINDING, &real, "test", &only, &[("MLXGEN_SMOLLM2", &text(&model)?)])?;
+    let only = ["--filter", "RealModelTests"];
+    // Where the run path in a program decides, it is linked anew with that of the other library.
+    let build = if cfg!(target_os = "macos") { &WARNINGS[..] } else { &["--skip-build"] };
+    let options = [&only, build].concat();
+    swift(workshop, BINDING, &real, "test", &options, &[("MLXGEN_SMOLLM2", &text(&model)?)])?;
+    if cfg!(target_os = "macos") {
+        swift(workshop, EXAMPLE, &real, "build", &WARNINGS, &[])?;
+    }
     examples(workshop, &real, &model, |answer| answer.contains("Paris"))
 }
 
@@ -70,7 +75,14 @@ fn swift(
     variables: &[(&str, &str)],
 ) -> Result<()> {
     let folder = text(&build_folder(workshop, package))?;
-    let program = [&["swift", command, "--build-path", &folder], options].concat();
+    // SwiftPM's own sandbox is not there on every system, and needs rights that ours may not give.
+    let mut program = vec!["swift", command, "--build-path", &folder, "--disable-sandbox"];
+    program.extend(options);
+    let library = text(&product.join("lib"))?;
+    if cfg!(target_os = "macos") {
+        // The system's own programs drop the variables that lead to libraries.
+        program.extend(["-Xlinker", "-rpath", "-Xlinker", &library]);
+    }
     let mut call = workshop.call(package, product, variables)?;
     call.extra_folders.extend(outside(workshop));
     call.visible(&workshop.toolchain, &program)

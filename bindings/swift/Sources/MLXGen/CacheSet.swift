@@ -77,8 +77,8 @@ public final class CacheSet: Sendable {
     /// Forgets what follows the first `keep` tokens.
     ///
     /// - Returns: how many were dropped.
-    /// - Throws: ``MLXGenError``: `wrongState` naming the layer that cannot be cut, and then nothing
-    ///   changed; `busy` while a generation has the set.
+    /// - Throws: ``MLXGenError``: `invalidArgument` when it holds fewer; `wrongState` naming the layer
+    ///   that cannot be cut, and then nothing changed; `busy` while a generation has the set.
     @discardableResult
     public func truncate(to keep: Int) async throws -> Int {
         let keep = Int(try unsigned(keep, "keep", as: UInt.self))

@@ -129,8 +129,7 @@ struct GenerationTests {
         task.cancel()
         _ = await task.result
         // The next call waits until the cache set is free; it holds what was computed.
-        #expect(try await cache.truncate(to: .max) == 0)
-        let kept = try cache.tokenCount
+        let kept = try await cache.fork().tokenCount
         #expect(kept >= 50)
         #expect(try cache.tokens().starts(with: prompt))
         #expect(try await cache.truncate(to: 10) == kept - 10)

@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
+use std::sync::OnceLock;
 
 /// The name under which the private copy is loaded.
 const PRIVATE_COPY: &CStr = c"libmlxgen_openblas.so";
@@ -31,6 +32,22 @@ pub fn set_blas_threads(threads: u32) -> bool {
 pub fn blas_description() -> Option<String> {
     super::error::init();
     core_name().map(|core| format!("OpenBLAS {core}"))
+}
+
+/// Most multiplications of a product that the BLAS computes straight from its operands, if it does
+/// that at all. Larger ones are copied into its own order first, which costs a product with a
+/// single vector several times the product itself.
+pub fn direct_product_limit() -> Option<usize> {
+    static LIMIT: OnceLock<Option<usize>> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        super::error::init();
+        match core_name()?.as_str() {
+            // OpenBLAS's AVX-512 kernels take this way up to a million; measured, the best are
+            // up to about 0.8 million.
+            "SkylakeX" | "Cooperlake" | "SapphireRapids" => Some(1 << 19),
+            _ => None,
+        }
+    })
 }
 
 fn core_name() -> Option<String> {

@@ -21,7 +21,7 @@ mod tests;
 mod version;
 
 pub use array::Array;
-pub use blas::{blas_description, physical_cores, set_blas_threads};
+pub use blas::{blas_description, direct_product_limit, physical_cores, set_blas_threads};
 pub use dtype::{Dtype, Element};
 pub use prim::{Mask, async_eval, eval};
 pub use staged::StagedTensor;

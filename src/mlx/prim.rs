@@ -209,6 +209,13 @@ pub fn logsumexp(a: &Array, axis: i32, keep_dims: bool) -> Result<Array> {
     Array::made_by(|out| unsafe { sys::mlx_logsumexp_axis(out, a.raw(), axis, keep_dims, stream) })
 }
 
+/// Normalised exponentials along `axis`, with float32 sums.
+pub fn softmax(a: &Array, axis: i32) -> Result<Array> {
+    let stream = Stream::current();
+    // SAFETY: the handle is valid for the call.
+    Array::made_by(|out| unsafe { sys::mlx_softmax_axis(out, a.raw(), axis, true, stream) })
+}
+
 /// Ascending.
 pub fn sort(a: &Array, axis: i32) -> Result<Array> {
     let stream = Stream::current();

@@ -6,20 +6,29 @@ use crate::mlx::{Array, Dtype};
 use crate::model::weights::{ElementType, PlannedLinear};
 
 /// Arrays by their index in the load plan.
-pub struct Tensors(Vec<Array>);
+pub struct Tensors {
+    arrays: Vec<Array>,
+    exact: bool,
+}
 
 impl Tensors {
-    pub fn new(arrays: Vec<Array>) -> Self {
-        Tensors(arrays)
+    /// `exact`: the model shall compute with MLX's operations in mlx-lm's order.
+    pub fn new(arrays: Vec<Array>, exact: bool) -> Self {
+        Tensors { arrays, exact }
+    }
+
+    pub fn exact(&self) -> bool {
+        self.exact
     }
 
     pub fn array(&self, index: usize) -> Result<Array> {
-        self.0.get(index).cloned().ok_or_else(|| Error::internal("a planned tensor is missing"))
+        self.arrays.get(index).cloned().ok_or_else(|| Error::internal("a planned tensor is missing"))
     }
 
     pub fn weight(&self, planned: &PlannedLinear) -> Result<Weight> {
         match *planned {
-            PlannedLinear::Plain { weight } => Weight::dense(self.array(weight)?),
+            PlannedLinear::Plain { weight } if self.exact => Weight::dense(self.array(weight)?),
+            PlannedLinear::Plain { weight } => Weight::dense_for_speed(self.array(weight)?),
             PlannedLinear::Affine { weight, scales, biases, bits, group } => {
                 Weight::affine(self.array(weight)?, self.array(scales)?, self.array(biases)?, group, bits)
             }

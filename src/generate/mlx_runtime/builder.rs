@@ -21,6 +21,8 @@ pub(super) struct Blueprint {
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
     pub(super) device: DeviceKind,
+    /// Compute with MLX's operations in mlx-lm's order.
+    pub(super) exact: bool,
 }
 
 enum Slot {
@@ -91,7 +93,7 @@ impl MlxBuilder {
                 }
             }
         }
-        let graph = blueprint.family.build(&Tensors::new(arrays))?;
+        let graph = blueprint.family.build(&Tensors::new(arrays, blueprint.exact))?;
         Ok(MlxModel {
             graph,
             footprint: blueprint.footprint,

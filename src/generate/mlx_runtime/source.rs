@@ -99,8 +99,15 @@ impl MlxSource {
             bos: config.bos.or_else(|| tokenizer.as_ref().and_then(|tokenizer| tokenizer.bos())),
             has_chat_template: tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.has_chat_template()),
         };
-        let blueprint =
-            Blueprint { family: family_plan, kept: plan.kept().into(), footprint, context_limit, device };
+        let blueprint = Blueprint {
+            family: family_plan,
+            kept: plan.kept().into(),
+            footprint,
+            context_limit,
+            device,
+            // On a GPU there is no faster way than MLX's own.
+            exact: options.numerics == Numerics::Exact || device == DeviceKind::Gpu,
+        };
         let (file_bytes, resident) = (plan.file_bytes(), plan.resident_bytes());
         let pieces = plan.pieces(threads as usize);
         let load_bytes = resident.saturating_add(pieces.transient_bytes()).saturating_add(QUEUED_BYTES);

@@ -22,6 +22,18 @@ pub fn attention(queries: &Array, keys: &Array, values: &Array, scale: f32, mask
     prim::scaled_dot_product_attention(queries, keys, values, scale, mask)
 }
 
+/// As `attention`, for one query that sees every key and for results that need not be MLX's to the
+/// bit: the heads that share keys are the rows of one product.
+pub fn attention_of_one(queries: &Array, keys: &Array, values: &Array, scale: f32) -> Result<Array> {
+    let (batch, heads, dims) = (queries.dim(0), queries.dim(1), queries.dim(3));
+    let kv_heads = keys.dim(1);
+    let scaled = prim::multiply(queries, &prim::astype(&Array::scalar(scale)?, queries.dtype())?)?;
+    let rows = prim::reshape(&scaled, &[batch, kv_heads, heads / kv_heads, dims])?;
+    let scores = prim::matmul(&rows, &prim::transpose_axes(keys, &[0, 1, 3, 2])?)?;
+    let attended = prim::matmul(&prim::softmax(&scores, -1)?, values)?;
+    prim::reshape(&attended, &[batch, heads, 1, -1])
+}
+
 impl Mask {
     /// The mask for queries at absolute positions `offset..offset + queries` over all keys from
     /// position 0, where a query sees at most the `window` latest keys, its own included.

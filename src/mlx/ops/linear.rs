@@ -1,7 +1,7 @@
 //! Products with a model's weights.
 
 use crate::base::{Error, Result};
-use crate::mlx::{Array, prim};
+use crate::mlx::{Array, Dtype, direct_product_limit, prim};
 
 /// A weight matrix `[outputs, inputs]`, as it is kept.
 #[derive(Clone, Debug)]
@@ -10,6 +10,9 @@ pub enum Weight {
         matrix: Array,
         /// A view of `matrix` with exchanged axes, made once instead of at each product.
         transposed: Array,
+        /// Views of blocks of rows `[blocks, inputs, outputs / blocks]` for products with a single
+        /// vector, where the BLAS is faster with small matrices.
+        blocks: Option<Array>,
     },
     /// Affine groups along the rows: `scale * q + bias` for `group` consecutive inputs, `bits`
     /// bits each, packed into 32-bit words.
@@ -23,7 +26,24 @@ impl Weight {
         }
         let transposed = prim::transpose(&matrix)?;
         transposed.eval()?;
-        Ok(Weight::Dense { matrix, transposed })
+        Ok(Weight::Dense { matrix, transposed, blocks: None })
+    }
+
+    /// As `dense`, for results that need not be MLX's to the bit.
+    pub fn dense_for_speed(matrix: Array) -> Result<Self> {
+        let (outputs, inputs) = (matrix.dim(0) as usize, matrix.dim(1) as usize);
+        let mut weight = Self::dense(matrix)?;
+        if let Weight::Dense { matrix, blocks, .. } = &mut weight
+            && matrix.dtype() == Dtype::Float32
+            && let Some(limit) = direct_product_limit()
+            && let Some(rows) = block_rows(outputs, inputs, limit)
+        {
+            let shape = [(outputs / rows) as i32, rows as i32, inputs as i32];
+            let views = prim::transpose_axes(&prim::reshape(matrix, &shape)?, &[0, 2, 1])?;
+            views.eval()?;
+            *blocks = Some(views);
+        }
+        Ok(weight)
     }
 
     pub fn affine(packed: Array, scales: Array, biases: Array, group: u32, bits: u32) -> Result<Self> {
@@ -69,6 +89,17 @@ impl Weight {
     }
 }
 
+/// Rows of the largest equal blocks whose products with a vector stay within `limit`
+/// multiplications; `None` if one block does, or if the blocks would be too many.
+fn block_rows(outputs: usize, inputs: usize, limit: usize) -> Option<usize> {
+    const FEWEST: usize = 32;
+    if outputs * inputs <= limit {
+        return None;
+    }
+    let most = limit / inputs.max(1);
+    (FEWEST..=most).rev().find(|rows| outputs.is_multiple_of(*rows))
+}
+
 /// A weight with the vector that is added to its products, if there is one.
 #[derive(Clone, Debug)]
 pub struct Linear {
@@ -97,6 +128,14 @@ impl Linear {
 /// `x @ weight.T + bias`
 pub fn linear(x: &Array, weight: &Weight, bias: Option<&Array>) -> Result<Array> {
     match (weight, bias) {
+        (Weight::Dense { blocks: Some(blocks), .. }, bias) if x.size() == blocks.dim(1) as usize => {
+            let vector = prim::reshape(x, &[1, 1, -1])?;
+            let product = prim::reshape(&prim::matmul(&vector, blocks)?, &[1, 1, -1])?;
+            match bias {
+                Some(bias) => prim::add(&product, bias),
+                None => Ok(product),
+            }
+        }
         (Weight::Dense { transposed, .. }, None) => prim::matmul(x, transposed),
         (Weight::Dense { transposed, .. }, Some(bias)) => prim::addmm(bias, x, transposed),
         (Weight::Affine { packed, scales, biases, group, bits }, bias) => {
@@ -104,6 +143,41 @@ pub fn linear(x: &Array, weight: &Weight, bias: Option<&Array>) -> Result<Array>
             match bias {
                 Some(bias) => prim::add(&product, bias),
                 None => Ok(product),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_equal_and_within_the_limit() {
+        assert_eq!(block_rows(576, 576, 1 << 19), None);
+        assert_eq!(block_rows(1536, 576, 1 << 19), Some(768));
+        assert_eq!(block_rows(49152, 576, 1 << 19), Some(768));
+        assert_eq!(block_rows(576, 1536, 1 << 19), Some(288));
+        // A prime number of rows, and rows that are too long.
+        assert_eq!(block_rows(50021, 576, 1 << 19), None);
+        assert_eq!(block_rows(4096, 1 << 17, 1 << 19), None);
+    }
+
+    #[test]
+    fn products_by_blocks_are_those_of_the_whole() {
+        let values: Vec<f32> = (0..12).map(|value| value as f32).collect();
+        let matrix = Array::from_slice(&values, &[6, 2]).unwrap();
+        let whole = Weight::dense(matrix.clone()).unwrap();
+        let views = prim::transpose_axes(&prim::reshape(&matrix, &[3, 2, 2]).unwrap(), &[0, 2, 1]).unwrap();
+        let transposed = prim::transpose(&matrix).unwrap();
+        let split = Weight::Dense { matrix, transposed, blocks: Some(views) };
+        let bias = Array::from_slice(&[0.5f32; 6], &[6]).unwrap();
+        for bias in [None, Some(&bias)] {
+            for rows in [1, 3] {
+                let x = Array::from_slice(&vec![2.0f32; rows * 2], &[1, rows as i32, 2]).unwrap();
+                let (a, b) = (linear(&x, &whole, bias).unwrap(), linear(&x, &split, bias).unwrap());
+                assert_eq!(a.shape(), b.shape());
+                assert_eq!(a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
             }
         }
     }

@@ -11,7 +11,7 @@ mod pointwise;
 mod rope;
 mod scores;
 
-pub use attention::{attention, merge_heads, split_heads};
+pub use attention::{attention, attention_of_one, merge_heads, split_heads};
 pub use embedding::{embedding, token_ids};
 pub use linear::{Linear, Weight, linear};
 pub use pointwise::{add, rms_norm, silu_gate};

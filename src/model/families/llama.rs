@@ -123,6 +123,7 @@ impl FamilyPlan for LlamaPlan {
             kv_heads: config.kv_heads as i32,
             head_dim: config.head_dim as i32,
             scale: (config.head_dim as f64).powf(-0.5) as f32,
+            exact: tensors.exact(),
         };
         let linear = |planned: &(PlannedLinear, Option<usize>)| tensors.linear(&planned.0, planned.1);
         let norm = |index: usize| -> Result<RmsNorm> {

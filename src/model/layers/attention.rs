@@ -9,6 +9,9 @@ use crate::model::graph::Pace;
 /// What an exponential and the passes around it cost, in multiplications of a matrix product.
 pub(super) const TRANSCENDENTAL: f64 = 600.0;
 
+/// Queries that share a range of keys in a forward that need not be exact.
+const BLOCK: i32 = 128;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
     pub heads: i32,
@@ -16,6 +19,8 @@ pub struct AttentionShape {
     pub kv_heads: i32,
     pub head_dim: i32,
     pub scale: f32,
+    /// MLX's own attention over all keys, as mlx-lm calls it.
+    pub exact: bool,
 }
 
 #[derive(Debug)]
@@ -76,6 +81,49 @@ impl Attention {
     }
 
     fn attend(
+        &self,
+        queries: &Array,
+        keys: &Array,
+        values: &Array,
+        mask: &Mask,
+        pace: &mut dyn Pace,
+    ) -> Result<Array> {
+        let tokens = queries.dim(2);
+        match mask {
+            Mask::None if tokens == 1 && !self.shape.exact => {
+                ops::attention_of_one(queries, keys, values, self.shape.scale)
+            }
+            Mask::Causal if tokens > BLOCK && !self.shape.exact => {
+                self.attend_in_blocks(queries, keys, values, pace)
+            }
+            _ => self.attend_to_all(queries, keys, values, mask, pace),
+        }
+    }
+
+    /// Each block of queries with the keys up to its last: MLX computes what a mask hides too.
+    fn attend_in_blocks(
+        &self,
+        queries: &Array,
+        keys: &Array,
+        values: &Array,
+        pace: &mut dyn Pace,
+    ) -> Result<Array> {
+        let tokens = queries.dim(2);
+        let behind = keys.dim(2) - tokens;
+        let cut = |x: &Array, from: i32, to: i32| {
+            prim::slice(x, &[0, 0, from, 0], &[x.dim(0), x.dim(1), to, x.dim(3)])
+        };
+        let mut outputs = Vec::new();
+        for from in (0..tokens).step_by(BLOCK as usize) {
+            let to = tokens.min(from + BLOCK);
+            let (keys, values) = (cut(keys, 0, behind + to)?, cut(values, 0, behind + to)?);
+            let queries = cut(queries, from, to)?;
+            outputs.push(self.attend_to_all(&queries, &keys, &values, &Mask::Causal, pace)?);
+        }
+        prim::concatenate(&outputs.iter().collect::<Vec<_>>(), 2)
+    }
+
+    fn attend_to_all(
         &self,
         queries: &Array,
         keys: &Array,

@@ -23,7 +23,7 @@ fn scores_are_those_of_a_float64_model() {
         let folder = tiny.write();
         for options in [exact(), ModelOptions::default()] {
             let model = load(folder.path(), &options).unwrap();
-            for (count, chunk) in [(1, 64), (2, 64), (7, 3), (40, 64), (40, 16)] {
+            for (count, chunk) in [(1, 64), (2, 64), (7, 3), (40, 16), (300, 200), (300, 512)] {
                 let tokens = prompt(count);
                 let found = read(&model, new_state(&model).as_mut(), &tokens, chunk);
                 assert_near(&found, &tiny.scores(&tokens));

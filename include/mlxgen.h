@@ -1528,7 +1528,8 @@ mlxgen_status mlxgen_cache_logits(mlxgen_cache *cache,
 
 /**
  * Counts the tokens that a cache set holds. While a stream holds the set, these are the tokens
- * committed so far.
+ * committed so far: the chunks of the prompt that were finished, then the generated tokens except
+ * the latest. An ending EOS counts as generated, so after it the set holds what was delivered.
  *
  * Threads: any thread.
  * Ownership: `out` receives the count.

@@ -46,7 +46,9 @@ pub fn run(root: &Path, only: &[&str]) -> Result<()> {
     report.step("Rust tests, xtask", || {
         rust_tests(root, nextest, "--cargo-profile=tasks", &["--package", "xtask"])
     });
-    report.step("C tests", || boundary::check(root, Setting::Plain, &[]));
+    for setting in Setting::ALL.into_iter().filter(|setting| setting.works_here()) {
+        report.step(&format!("C tests, {}", setting.name()), || boundary::check(root, setting, &[]));
+    }
     report.step("C examples", || examples::check(root));
     report.step("moved folder", || examples::check_moved(root));
     for suite in python::SUITES {

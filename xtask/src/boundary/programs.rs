@@ -142,7 +142,9 @@ impl Bench<'_> {
         command.stdout(File::create(&out)?).stderr(File::create(&err)?);
         command.env("MLXGEN_TEST_LIBRARY", &self.library.file);
         command.env("MLXGEN_TEST_PAIRS", self.folder.join("pairs"));
-        if self.setting == Setting::Plain && name == "threads" {
+        if self.setting != Setting::Plain {
+            command.env("MLXGEN_TEST_CHECKED", "1");
+        } else if name == "threads" {
             command.env("MLXGEN_TEST_SECONDS", "30");
         }
         if let Some(model) = &self.model {
@@ -188,12 +190,13 @@ impl Bench<'_> {
             command.arg(if leaks { "--leak-check=full" } else { "--leak-check=no" });
             let known = self.root.join("tests/c/valgrind.supp");
             command.arg(format!("--suppressions={}", known.display())).arg(program);
-            command.env("MLXGEN_TEST_SIMULATED", "1");
             return command;
         }
         let mut command = Command::new(program);
-        // A forked child of a process with threads is what some tests are about.
-        command.env("TSAN_OPTIONS", "halt_on_error=1:die_after_fork=0:exitcode=99");
+        // Forks of a process with threads, and exits that leave some behind, are what some tests are about.
+        let known = self.root.join("tests/c/tsan.supp");
+        let options = "halt_on_error=1:exitcode=99:die_after_fork=0:report_thread_leaks=0:suppressions=";
+        command.env("TSAN_OPTIONS", format!("{options}{}", known.display()));
         command.env("ASAN_OPTIONS", format!("exitcode=99:detect_leaks={}", u8::from(leaks)));
         command
     }

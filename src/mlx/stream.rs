@@ -124,6 +124,9 @@ pub fn gpu_is_available() -> bool {
 /// Chooses where this thread's operations run from now on.
 pub fn select_device(kind: DeviceKind) -> Result<()> {
     error::init();
+    if CURRENT.get().is_some_and(|stream| stream.kind == kind) {
+        return Ok(());
+    }
     if kind == DeviceKind::Gpu && !gpu_is_available() {
         return Err(Error::unsupported("this machine has no GPU that MLX can use").field("device"));
     }

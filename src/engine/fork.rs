@@ -4,7 +4,7 @@
 //! there is refused and every release does nothing. The parent's fork is made while nothing runs:
 //! a BLAS ends its threads before a fork, and some hang when it happens in the middle of a product.
 
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,14 @@ pub fn in_forked_child() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Notices forks from now on. To be called after the back end's libraries are there: handlers run
+/// Notices forks from now on in the child alone: without an owner thread nothing has to rest, but handles
+/// and locks may exist already.
+pub fn notice() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| os::on_fork_in_child(forked));
+}
+
+/// Rests during forks from now on. To be called after the back end's libraries are there: handlers run
 /// before a fork in the reverse order of their registration, and ours has to be first.
 pub fn install() -> Result<()> {
     let gate = Gate::new()?;

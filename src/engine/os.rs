@@ -10,6 +10,14 @@ pub fn on_fork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "
     }
 }
 
+/// Has `child` called in every child process that is forked from now on.
+pub fn on_fork_in_child(child: extern "C" fn()) {
+    // SAFETY: as above.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(child));
+    }
+}
+
 /// Has `handler` called when the process exits, before all handlers registered so far.
 pub fn at_exit(handler: extern "C" fn()) {
     // SAFETY: as above; the library is linked so that it is never unloaded, so the function's code

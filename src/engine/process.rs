@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
-use super::fork::in_forked_child;
+use super::fork::{self, in_forked_child};
 use super::{os, owner};
 use crate::base::{Error, Result, panics};
 
@@ -28,6 +28,7 @@ pub enum ExitStage {
 
 /// WRONG_STATE in a forked child and while the process exits.
 pub fn check_process() -> Result<()> {
+    fork::notice();
     if in_forked_child() {
         return Err(Error::wrong_state("the library cannot be used in a forked child process"));
     }

@@ -40,9 +40,27 @@ static void in_child(const struct objects *objects, mlxgen_cancel *cancel, mlxge
     release_objects(&copy);
 }
 
+/* A fork before there is an engine, and so a thread of the library's. */
+static void without_an_engine(void)
+{
+    mlxgen_cancel *cancel = NULL;
+    EXPECT(OK, mlxgen_cancel_new, &cancel, &error);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        _exit(mlxgen_cancel_request(cancel) == MLXGEN_WRONG_STATE ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    mlxgen_cancel_release(cancel);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
+    without_an_engine();
     struct objects objects;
     make_objects(&objects);
     mlxgen_cancel *cancel = NULL;

@@ -15,7 +15,7 @@ const ANSWER: &str = "The capital of France is Paris.";
 const WARNINGS: [&str; 2] = ["-Xswiftc", "-warnings-as-errors"];
 
 pub fn run(workshop: &Workshop) -> Result<()> {
-    let fake = Variant { fake: true, debug: false };
+    let fake = Variant { fake: true, debug: true };
     product::build(&workshop.repository, fake)?;
     let fake = fake.folder(&workshop.repository);
     swift(workshop, BINDING, &fake, "test", &WARNINGS, &[])?;

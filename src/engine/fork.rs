@@ -4,8 +4,8 @@
 //! there is refused and every release does nothing. The parent's fork is made while nothing runs:
 //! a BLAS ends its threads before a fork, and some hang when it happens in the middle of a product.
 
-use std::sync::{Once, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -16,6 +16,9 @@ use crate::base::{CancelToken, Result, panics};
 
 /// Longest time that a fork waits for work in progress.
 const FORK_BOUND: Duration = Duration::from_secs(2);
+
+/// Not for longer at once: the owner thread may rest, or end instead.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// Shut while a fork is made.
@@ -89,13 +92,16 @@ extern "C" fn before_fork() {
         if let Some(gate) = GATE.get() {
             gate.shut();
         }
-        while owner::is_running_until(until) {
-            let mut state = STATE.lock();
-            if state.resting {
+        while Instant::now() < until {
+            // Asked first: a thread that rests may be waited for by whoever has the lock that the
+            // question below needs.
+            if STATE.lock().resting || !owner::is_running_within(LOOK_AGAIN) {
                 break;
             }
-            // Not for longer: the owner thread may end instead.
-            CHANGED.wait_for(&mut state, Duration::from_millis(5));
+            let mut state = STATE.lock();
+            if !state.resting {
+                CHANGED.wait_for(&mut state, LOOK_AGAIN);
+            }
         }
     });
 }

@@ -162,17 +162,20 @@ pub fn stop(timeout: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is an owner thread before `until`; it then looks at the world again.
-pub fn is_running_until(until: Instant) -> bool {
-    let running = GLOBAL.try_lock_until(until).and_then(|global| {
-        let (shared, _) = global.latest.as_ref()?;
-        let owner = global.current.upgrade();
-        (!*shared.finished.lock()).then_some(owner)
-    });
-    if let Some(Some(owner)) = &running {
+/// Whether there may be an owner thread; it then looks at the world again. Somebody who starts or
+/// ends one may have the lock for longer than `patience`.
+pub fn is_running_within(patience: Duration) -> bool {
+    let Some(global) = GLOBAL.try_lock_for(patience) else { return true };
+    let Some((shared, _)) = global.latest.as_ref() else { return false };
+    if *shared.finished.lock() {
+        return false;
+    }
+    let owner = global.current.upgrade();
+    drop(global);
+    if let Some(owner) = owner {
         owner.nudge();
     }
-    running.is_some() && Instant::now() < until
+    true
 }
 
 impl Owner {

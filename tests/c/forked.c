@@ -57,10 +57,52 @@ static void without_an_engine(void)
     mlxgen_cancel_release(cancel);
 }
 
+/* Ends the library's thread, without waiting for that, and starts the next one. */
+static void *start_and_end(void *argument)
+{
+    while (!atomic_load(&stop)) {
+        mlxgen_engine *engine = NULL;
+        /* The other of these threads may have ended it at once. */
+        mlxgen_status status = mlxgen_engine_new(NULL, &engine, NULL);
+        CHECK(status == MLXGEN_OK || status == MLXGEN_WRONG_STATE);
+        status = mlxgen_shutdown(0, NULL);
+        CHECK(status == MLXGEN_OK || status == MLXGEN_TIMEOUT);
+        mlxgen_engine_release(engine);
+    }
+    (void)argument;
+    return NULL;
+}
+
+/* Forks while the library's thread ends and another is waited for: neither waits for the other. */
+static void while_the_library_ends(void)
+{
+    pthread_t threads[2];
+    for (size_t index = 0; index < COUNT(threads); index++)
+        CHECK(pthread_create(&threads[index], NULL, start_and_end, NULL) == 0);
+    double until = seconds_now() + test_seconds(2);
+    while (seconds_now() < until) {
+        double begin = seconds_now();
+        pid_t child = fork();
+        double took = seconds_now() - begin;
+        CHECK(child >= 0);
+        if (child == 0)
+            _exit(0);
+        /* It gives up after two seconds. */
+        CHECK(took < 1.5);
+        int status = -1;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    atomic_store(&stop, 1);
+    for (size_t index = 0; index < COUNT(threads); index++)
+        CHECK(pthread_join(threads[index], NULL) == 0);
+    atomic_store(&stop, 0);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
     without_an_engine();
+    while_the_library_ends();
     struct objects objects;
     make_objects(&objects);
     mlxgen_cancel *cancel = NULL;

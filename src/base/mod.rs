@@ -7,6 +7,7 @@ pub mod info;
 pub mod options;
 pub mod panics;
 pub mod progress;
+pub mod signals;
 
 pub use cancel::CancelToken;
 pub use error::{Code, Error, Result};

@@ -12,7 +12,7 @@ use super::process::{self, ExitStage};
 use super::slab::EngineBox;
 use crate::base::info::ModelInfo;
 use crate::base::options::ModelOptions;
-use crate::base::{CancelToken, LoadPhase, Progress, Result, panics};
+use crate::base::{CancelToken, LoadPhase, Progress, Result, panics, signals};
 use crate::generate::backend::backend;
 use crate::generate::runtime::{ModelBuilder, ModelSource, TokenModel};
 use crate::text::Tokenizer;
@@ -63,7 +63,7 @@ impl Model {
         };
         tell(LoadPhase::Open, 0, 1)?;
         let mut source = panics::catch("the opening of a model", || {
-            backend().open_model(path, engine.options(), options, &cancel)
+            signals::held_back(|| backend().open_model(path, engine.options(), options, &cancel))
         })?;
         tell(LoadPhase::Open, 1, 1)?;
         cancel.check()?;
@@ -133,7 +133,9 @@ fn feed(
     tell(LoadPhase::Weights, 0, total)?;
     loop {
         engine.gate().wait_open(cancel)?;
-        let Some(piece) = panics::catch("the reading of a model", || source.next_piece())? else { break };
+        // Whoever reads may start threads for it, which must not run the host's signal handlers.
+        let read = || signals::held_back(|| source.next_piece());
+        let Some(piece) = panics::catch("the reading of a model", read)? else { break };
         if ahead.len() >= PIECES_AHEAD
             && let Some(oldest) = ahead.pop_front()
         {

@@ -16,7 +16,7 @@ use super::fork::{self, in_forked_child};
 use super::process::{self, ExitStage};
 use super::scheduler::Scheduler;
 use super::slab::{Key, Slab};
-use crate::base::{CancelToken, Error, Result, panics};
+use crate::base::{CancelToken, Error, Result, panics, signals};
 use crate::generate::backend::backend;
 use crate::generate::runtime::{DeviceMemory, Runtime};
 
@@ -105,14 +105,14 @@ pub fn acquire() -> Result<Arc<Owner>> {
     });
     let (ready_sender, ready) = bounded(1);
     let theirs = Arc::clone(&shared);
-    let thread = thread::Builder::new()
-        .name("mlxgen-owner".into())
-        .spawn(move || {
-            let _ = IS_OWNER.try_with(|is_owner| is_owner.set(true));
-            panics::quietly("the owner thread", || run(&receiver, &theirs, &ready_sender));
-            *theirs.finished.lock() = true;
-            theirs.on_finish.notify_all();
-        })
+    let work = move || {
+        let _ = IS_OWNER.try_with(|is_owner| is_owner.set(true));
+        panics::quietly("the owner thread", || run(&receiver, &theirs, &ready_sender));
+        *theirs.finished.lock() = true;
+        theirs.on_finish.notify_all();
+    };
+    // Threads that the back end starts have the mask of this one.
+    let thread = signals::held_back(|| thread::Builder::new().name("mlxgen-owner".into()).spawn(work))
         .map_err(|error| Error::out_of_memory(format!("no thread could be started: {error}")))?;
     global.latest = Some((Arc::clone(&shared), thread));
     ready.recv().unwrap_or_else(|_| Err(Error::internal("the owner thread ended at once")))?;

@@ -93,7 +93,7 @@ impl Call {
             return Err(bad("is not aligned for its element type"));
         }
         if count.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(bad("has a size beyond the address space"));
+            return Err(bad(&format!("has a size of {count}, which is beyond the address space")));
         }
         // SAFETY: by the promise of `Call`, `count` elements are readable at `data` until the call
         // ends, and nobody changes them; the size was checked.

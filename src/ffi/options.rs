@@ -4,7 +4,7 @@ use super::guard::{self, Call};
 use super::status::mlxgen_status;
 use crate::base::{Code, Error, Result};
 
-/// A larger size is taken for a forgotten `_init`.
+/// No version of a struct comes near it: a larger size is what was there before.
 const LARGEST: usize = 4096;
 
 /// A C struct that begins with its size.
@@ -116,11 +116,13 @@ pub(super) unsafe fn init<T: Versioned>(pointer: *mut T, size: usize) -> mlxgen_
 
 fn check_size<T: Versioned>(size: usize) -> Result<()> {
     let (name, first) = (T::NAME, T::FIRST_SIZE);
-    if (first..=LARGEST).contains(&size) {
-        return Ok(());
-    }
+    let rule = match size {
+        _ if size < first => format!("no version of it has fewer than {first} bytes"),
+        _ if size > LARGEST => format!("no version of it has more than {LARGEST} bytes"),
+        _ => return Ok(()),
+    };
     Err(Error::invalid_argument(format!(
-        "struct_size of {name} is {size}, but at least {first} was expected: was mlxgen_{name}_init called?"
+        "struct_size of mlxgen_{name} is {size}, but {rule}: was mlxgen_{name}_init called?"
     ))
     .field("struct_size"))
 }
@@ -213,6 +215,9 @@ mod tests {
             newer.known.struct_size = size;
             let refused = read((&raw const newer).cast()).unwrap_err();
             assert_eq!(refused.detail().field.as_deref(), Some("struct_size"), "{size}");
+            let rule = if size < 16 { "no version of it has fewer than 16" } else { "more than 4096" };
+            let text = refused.message();
+            assert!(text.contains(&size.to_string()) && text.contains(rule), "{text}");
         }
     }
 

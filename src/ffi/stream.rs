@@ -231,7 +231,7 @@ fn read_parts(
     }
     let size = call.struct_size(first)?;
     if count.checked_mul(size).is_none_or(|bytes| bytes > isize::MAX as usize) {
-        return Err(bad("has a size beyond the address space"));
+        return Err(bad(&format!("has a size of {count}, which is beyond the address space")));
     }
     (0..count)
         .map(|index| {

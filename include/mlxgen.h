@@ -261,9 +261,9 @@ typedef struct mlxgen_cache mlxgen_cache;
 typedef struct mlxgen_cancel mlxgen_cancel;
 
 /**
- * A budget of memory and threads for models and everything made from them. All engines of a
- * process share one worker, which does their work in turn. Any thread. Release it with
- * mlxgen_engine_release; models keep their engine alive.
+ * A budget of memory for models and everything made from them. All engines of a process share
+ * one worker, which does their work in turn, and the threads that compute for it. Any thread.
+ * Release it with mlxgen_engine_release; models keep their engine alive.
  */
 typedef struct mlxgen_engine mlxgen_engine;
 
@@ -325,11 +325,12 @@ typedef struct {
     uint64_t memory_limit;
     /**
      * Bytes of freed memory that may be kept for reuse; 0: 256 MiB or an eighth of the limit, the
-     * smaller.
+     * smaller. The memory is that of the process: the limit that was set last holds for all engines.
      */
     uint64_t pool_limit;
     /**
-     * Threads that compute; 0: one for each physical core.
+     * Threads that compute, at most 1024; 0: one for each physical core. They are those of the
+     * process: the engine that was made last decides for all, also after its release.
      */
     uint32_t threads;
     /**
@@ -1174,7 +1175,7 @@ mlxgen_status mlxgen_memory_info_init(mlxgen_memory_info *info, size_t struct_si
  * Threads: any thread.
  * Ownership: `options` is read during the call. `out` receives a handle that you release with
  * mlxgen_engine_release.
- * Codes: OK, INVALID_ARGUMENT, UNSUPPORTED (no such device).
+ * Codes: OK, INVALID_ARGUMENT (also for more than 1024 threads), UNSUPPORTED (no such device).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_engine_new(const mlxgen_engine_options *options,

@@ -43,6 +43,22 @@ pub struct EngineOptions {
     pub device: Device,
 }
 
+impl EngineOptions {
+    /// No machine that this runs on has more cores, and a greater number is a mistake, whose threads
+    /// could bring the process down.
+    const MOST_THREADS: u32 = 1024;
+
+    /// INVALID_ARGUMENT naming the field whose value has no meaning.
+    pub fn validate(&self) -> Result<()> {
+        let most = Self::MOST_THREADS;
+        if self.threads > most {
+            let text = format!("threads must be at most {most}, not {}", self.threads);
+            return Err(Error::invalid_argument(text).field("threads"));
+        }
+        Ok(())
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct ModelOptions {
     pub numerics: Numerics,

@@ -28,6 +28,7 @@ struct Inner {
 impl Engine {
     /// Starts the owner thread if this is the only engine.
     pub fn new(options: &EngineOptions) -> Result<Engine> {
+        options.validate()?;
         if options.device == Device::Gpu && !backend().has_gpu() {
             return Err(Error::unsupported("there is no GPU to compute on").field("device"));
         }

@@ -12,9 +12,9 @@ use crate::base::options::{Device, EngineOptions};
 use crate::base::{Code, Result};
 use crate::engine::Engine;
 
-/// A budget of memory and threads for models and everything made from them. All engines of a
-/// process share one worker, which does their work in turn. Any thread. Release it with
-/// mlxgen_engine_release; models keep their engine alive.
+/// A budget of memory for models and everything made from them. All engines of a process share
+/// one worker, which does their work in turn, and the threads that compute for it. Any thread.
+/// Release it with mlxgen_engine_release; models keep their engine alive.
 pub struct mlxgen_engine {
     _opaque: [u8; 0],
 }
@@ -38,9 +38,10 @@ pub struct mlxgen_engine_options {
     /// memory.
     pub memory_limit: u64,
     /// Bytes of freed memory that may be kept for reuse; 0: 256 MiB or an eighth of the limit, the
-    /// smaller.
+    /// smaller. The memory is that of the process: the limit that was set last holds for all engines.
     pub pool_limit: u64,
-    /// Threads that compute; 0: one for each physical core.
+    /// Threads that compute, at most 1024; 0: one for each physical core. They are those of the
+    /// process: the engine that was made last decides for all, also after its release.
     pub threads: u32,
     /// One of the MLXGEN_DEVICE_ numbers.
     pub device: i32,
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn mlxgen_memory_info_init(
 /// Threads: any thread.
 /// Ownership: `options` is read during the call. `out` receives a handle that you release with
 /// mlxgen_engine_release.
-/// Codes: OK, INVALID_ARGUMENT, UNSUPPORTED (no such device).
+/// Codes: OK, INVALID_ARGUMENT (also for more than 1024 threads), UNSUPPORTED (no such device).
 /// Since: 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_engine_new(

@@ -35,6 +35,16 @@ static void making(void)
     options.device = MLXGEN_DEVICE_CPU;
     CALL(OK, mlxgen_engine_new, &options, &engine, &error);
     mlxgen_engine_release(engine);
+    const uint32_t too_many[] = {1025, INT32_MAX, UINT32_MAX};
+    for (size_t index = 0; index < COUNT(too_many); index++) {
+        options.threads = too_many[index];
+        EXPECT(INVALID_ARGUMENT, mlxgen_engine_new, &options, &engine, &error);
+        check_field("threads", -1);
+        CHECK(engine == NULL);
+    }
+    options.threads = 1024;
+    EXPECT(OK, mlxgen_engine_new, &options, &engine, &error);
+    mlxgen_engine_release(engine);
     EXPECT(INVALID_ARGUMENT, mlxgen_engine_new, &options, NULL, &error);
     CALL(INVALID_ARGUMENT, mlxgen_engine_options_init, NULL, sizeof options);
     EXPECT(INVALID_ARGUMENT, mlxgen_engine_options_init, &options, 8);

@@ -1,7 +1,7 @@
 import CMLXGen
 import Dispatch
 
-/// A budget of memory and threads on which models are loaded and run.
+/// A budget of memory on which models are loaded and run.
 ///
 /// One is enough for most programs. It lives as long as anything made from it.
 public final class Engine: Sendable {
@@ -18,9 +18,11 @@ public final class Engine: Sendable {
     public struct Options: Equatable, Sendable {
         /// Bytes that models, caches and work may take together; by default three quarters of the memory.
         public var memoryLimit: Int
-        /// Bytes of freed buffers that are kept for reuse.
+        /// Bytes of freed buffers that are kept for reuse. The process has one pool of them: the limit that was
+        /// set last holds for all engines.
         public var poolLimit: Int
-        /// Threads that compute; by default one for each physical core.
+        /// Threads that compute, at most 1024; by default one for each physical core. The process has one pool
+        /// of them: the engine that was made last decides for all.
         public var threads: Int
         /// What computes.
         public var device: Device

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, List, Optional
 
 from . import _abi
 from ._cancel import Cancel
-from ._handle import Handle, Tokens, call, take_bytes, take_text, take_tokens, token_array
+from ._handle import Handle, Tokens, call, take_bytes, take_text, take_tokens, token_array, whole
 from ._library import library
 from ._types import CacheInfo, LayerCacheInfo
 
@@ -41,7 +41,7 @@ class CacheSet(Handle):
         lib = library()
         options = _abi.CacheOptions()
         lib.cache_options_init(byref(options), sizeof(options))
-        options.capacity = capacity
+        options.capacity = whole("capacity", capacity, 64)
         made = c_void_p()
         call(lib.cache_new, model._pointer, byref(options), byref(made))
         super().__init__(made.value)
@@ -109,7 +109,7 @@ class CacheSet(Handle):
             WrongStateError: a layer cannot forget; nothing changed.
         """
         dropped = c_size_t()
-        call(library().cache_truncate, self._pointer, keep, byref(dropped))
+        call(library().cache_truncate, self._pointer, whole("keep", keep, 64), byref(dropped))
         return dropped.value
 
     def fork(self) -> CacheSet:

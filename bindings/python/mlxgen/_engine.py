@@ -1,4 +1,4 @@
-"""The engine: a budget of memory and threads, in which models and caches live."""
+"""The engine: a budget of memory, in which models and caches live."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Optional, Union
 
 from . import _abi
-from ._handle import Handle, call, seconds_to_ms
+from ._handle import Handle, call, seconds_to_ms, whole
 from ._library import library
 from ._types import ComputeType, Device, MemoryInfo, Numerics
 
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 
 class Engine(Handle):
-    """A budget of memory and threads. May be used from any thread.
+    """A budget of memory. May be used from any thread.
 
     Args:
         memory_limit: bytes that models, cache sets and work may take together;
             0: three quarters of the machine's memory.
-        pool_limit: bytes of freed buffers kept for reuse; 0: a default.
-        threads: threads for arithmetic; 0: the physical cores.
+        pool_limit: bytes of freed buffers kept for reuse; 0: a default. The process has one pool of
+            them: the limit that was set last holds for all engines.
+        threads: threads for arithmetic, at most 1024; 0: the physical cores. The process has one
+            pool of them: the engine that was made last decides for all, also after it is closed.
         device: where arithmetic runs.
 
     Raises:
+        InvalidArgumentError: a number is out of its range.
         UnsupportedError: the device does not exist in this build.
     """
 
@@ -43,10 +46,10 @@ class Engine(Handle):
         lib = library()
         options = _abi.EngineOptions()
         lib.engine_options_init(byref(options), sizeof(options))
-        options.memory_limit = memory_limit
-        options.pool_limit = pool_limit
-        options.threads = threads
-        options.device = device
+        options.memory_limit = whole("memory_limit", memory_limit, 64)
+        options.pool_limit = whole("pool_limit", pool_limit, 64)
+        options.threads = whole("threads", threads, 32)
+        options.device = whole("device", device, 31)
         made = c_void_p()
         call(lib.engine_new, byref(options), byref(made))
         super().__init__(made.value)
@@ -68,7 +71,12 @@ class Engine(Handle):
 
     def set_limits(self, memory_limit: int = 0, pool_limit: int = 0) -> None:
         """Sets both limits in bytes; 0 means the default. What is loaded already stays."""
-        call(library().engine_set_limits, self._pointer, memory_limit, pool_limit)
+        call(
+            library().engine_set_limits,
+            self._pointer,
+            whole("memory_limit", memory_limit, 64),
+            whole("pool_limit", pool_limit, 64),
+        )
 
     def trim(self) -> int:
         """Gives pooled buffers back to the system; returns the bytes freed."""

@@ -83,6 +83,19 @@ def token_array(tokens: Tokens, field: str = "tokens") -> Tuple[Any, int]:
         ) from None
 
 
+def whole(field: str, value: int, bits: int) -> int:
+    """A number for a C field of so many bits, into which ctypes would squeeze any.
+
+    Raises:
+        InvalidArgumentError: it does not fit.
+    """
+    if not 0 <= value < 1 << bits:
+        raise InvalidArgumentError(
+            f"{field} must be from 0 to {(1 << bits) - 1}, not {value}", ErrorDetail(field=field)
+        )
+    return value
+
+
 def seconds_to_ms(seconds: float, field: str = "timeout") -> int:
     """Milliseconds for the C ABI, rounded up so that a short wait is not none at all."""
     if not seconds >= 0:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequen
 from . import _abi, _callbacks
 from ._cache import CacheSet
 from ._cancel import Cancel
-from ._handle import Handle, Tokens, call
+from ._handle import Handle, Tokens, call, whole
 from ._library import library
 from ._stream import Stream
 from ._tokenizer import Tokenizer
@@ -63,10 +63,10 @@ class Model(Handle):
         lib = library()
         options = _abi.ModelOptions()
         lib.model_options_init(byref(options), sizeof(options))
-        options.numerics = numerics
-        options.compute_type = compute_type
-        options.prefill_chunk = prefill_chunk
-        options.context_limit = context_limit
+        options.numerics = whole("numerics", numerics, 31)
+        options.compute_type = whole("compute_type", compute_type, 31)
+        options.prefill_chunk = whole("prefill_chunk", prefill_chunk, 32)
+        options.context_limit = whole("context_limit", context_limit, 32)
         name = os.fsencode(path)
         made = c_void_p()
         if progress is None:

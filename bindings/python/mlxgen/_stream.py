@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence, 
 
 from . import _abi, _callbacks
 from ._cancel import Cancel
-from ._handle import Handle, Tokens, call, seconds_to_ms, take_error, token_array
+from ._handle import Handle, Tokens, call, seconds_to_ms, take_error, token_array, whole
 from ._library import library
 from ._types import (
     Completion,
@@ -27,13 +27,7 @@ from ._types import (
     TokenLogprob,
     Usage,
 )
-from .errors import (
-    BusyError,
-    ErrorDetail,
-    InvalidArgumentError,
-    StreamTimeoutError,
-    WrongStateError,
-)
+from .errors import BusyError, StreamTimeoutError, WrongStateError
 
 if TYPE_CHECKING:
     from ._cache import CacheSet
@@ -163,12 +157,12 @@ class Stream(Handle):
         options.temperature = temperature
         options.top_p = top_p
         options.min_p = min_p
-        options.top_k = _whole("top_k", top_k, 2**32)
+        options.top_k = whole("top_k", top_k, 32)
         if seed is not None:
-            options.seed = _whole("seed", seed, 2**64)
+            options.seed = whole("seed", seed, 64)
             options.has_seed = 1
         if max_tokens is not None:
-            options.max_tokens = _whole("max_tokens", max_tokens, 2**64)
+            options.max_tokens = whole("max_tokens", max_tokens, 64)
             options.has_max_tokens = 1
         if isinstance(stop, (str, bytes)):
             raise TypeError("stop is a list of texts")
@@ -182,7 +176,7 @@ class Stream(Handle):
             options.extra_eos_count = eos_count
         options.ignore_eos = ignore_eos
         options.logprobs = logprobs
-        options.top_logprobs = _whole("top_logprobs", top_logprobs, 2**32)
+        options.top_logprobs = whole("top_logprobs", top_logprobs, 32)
         options.cancel = cancel._pointer if cancel is not None else None
         ids, count = token_array(prompt)
         part = _abi.PromptPart(
@@ -375,11 +369,3 @@ class AsyncEvents:
                 return event
             await self._stream.aclose()
         raise StopAsyncIteration
-
-
-def _whole(field: str, value: int, end: int) -> int:
-    if not 0 <= value < end:
-        raise InvalidArgumentError(
-            f"{field} must be from 0 to {end - 1}", ErrorDetail(field=field)
-        )
-    return value

@@ -8,7 +8,7 @@ from ctypes import byref, c_void_p, sizeof
 from typing import Any, List, Mapping, Optional, Sequence, Union
 
 from . import _abi
-from ._handle import Handle, Tokens, call, take_bytes, take_text, take_tokens, token_array
+from ._handle import Handle, Tokens, call, take_bytes, take_text, take_tokens, token_array, whole
 from ._library import library
 from ._types import RenderedChat, ToolArguments
 
@@ -115,7 +115,7 @@ class Tokenizer(Handle):
             options.extra_json = data = json_bytes(extra)
             options.extra_json_size = len(data)
         options.add_generation_prompt = add_generation_prompt
-        options.tool_arguments = tool_arguments
+        options.tool_arguments = whole("tool_arguments", tool_arguments, 31)
         options.parse_special_in_content = parse_special_in_content
         data = json_bytes(messages)
         text, tokens = c_void_p(), c_void_p()

@@ -61,10 +61,46 @@ def test_growth_beyond_the_limit_is_refused_and_the_cache_stays(
 
 
 def test_limits_and_options_are_checked() -> None:
-    for bad in (5, -1):
+    for bad in (5, -1, 2**32):
         with pytest.raises(mlxgen.InvalidArgumentError) as caught:
             mlxgen.Engine(device=bad)  # type: ignore[arg-type]
         assert caught.value.detail.field == "device"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("threads", 1025),
+        ("threads", 2**32 - 1),
+        ("threads", 2**32),
+        ("threads", -1),
+        ("memory_limit", -1),
+        ("pool_limit", 2**64),
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_name(option: str, value: int) -> None:
+    with pytest.raises(mlxgen.InvalidArgumentError) as caught:
+        mlxgen.Engine(**{option: value})  # type: ignore[arg-type]
+    assert caught.value.detail.field == option
+    assert str(value) in str(caught.value)
+
+
+def test_no_number_is_squeezed_into_a_field(
+    engine: mlxgen.Engine, model: mlxgen.Model, write_model: Callable[..., Path]
+) -> None:
+    folder = write_model()
+    with model.new_cache() as cache:
+        for field, work in (
+            ("memory_limit", lambda: engine.set_limits(2**64)),
+            ("pool_limit", lambda: engine.set_limits(0, -1)),
+            ("prefill_chunk", lambda: engine.load_model(folder, prefill_chunk=2**32)),
+            ("context_limit", lambda: engine.load_model(folder, context_limit=-1)),
+            ("capacity", lambda: model.new_cache(capacity=2**64)),
+            ("keep", lambda: cache.truncate(-1)),
+        ):
+            with pytest.raises(mlxgen.InvalidArgumentError) as caught:
+                work()
+            assert caught.value.detail.field == field
 
 
 def test_trim_gives_pooled_memory_back(engine: mlxgen.Engine, model: mlxgen.Model) -> None:

@@ -209,12 +209,16 @@ class Stream(Handle):
         Raises:
             StreamTimeoutError: no event in that time; call again.
             BusyError: another thread waits for this stream.
+            WrongStateError: the stream was closed, before or by another thread meanwhile.
             MlxgenError: the generation failed; the next call says done.
         """
         wait = _SLICE_MS if timeout is None else seconds_to_ms(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             if not self._calling.acquire(blocking=False):
+                # Who closes has the lock too, and has said so before.
+                if self._closing:
+                    raise WrongStateError("this Stream is closed")
                 raise BusyError("another thread waits for this stream")
             try:
                 if self._closing:
@@ -309,7 +313,8 @@ class Stream(Handle):
     def close(self) -> None:
         """Ends the generation and waits until the engine has let go. Closing twice does nothing.
 
-        Takes at most what a cancellation takes. Another thread's :meth:`next` comes back.
+        Takes at most what a cancellation takes. Another thread's :meth:`next` comes back with
+        WrongStateError; iterating there ends with that error, or like a stream that is done.
         """
         self._closing = True
         _open_streams.discard(self)

@@ -140,6 +140,49 @@ def test_closing_one_object_from_many_threads(load: Callable[..., mlxgen.Model])
         keeper.close()
 
 
+def test_closing_a_stream_that_another_thread_iterates(
+    load: Callable[..., mlxgen.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The iteration ends, or raises WrongStateError; the stream is never called busy."""
+    model = load(step_micros=20)
+    chance = random.Random(1)
+    for _ in range(50):
+        stream = model.generate([1], ignore_eos=True)
+        timer = threading.Timer(chance.random() * 0.01, stream.close)
+        timer.start()
+        try:
+            for _event in stream:
+                pass
+        except mlxgen.WrongStateError:
+            pass
+        timer.join()
+        assert stream.closed
+
+    # The moment at which the other thread is inside the library's close.
+    from mlxgen._library import library
+
+    stream = model.generate([1], ignore_eos=True)
+    inside, go_on = threading.Event(), threading.Event()
+    close = library().stream_close
+
+    def slow_close(*arguments: object) -> int:
+        inside.set()
+        go_on.wait(10)
+        return int(close(*arguments))
+
+    monkeypatch.setattr(library(), "stream_close", slow_close)
+    closer = threading.Thread(target=stream.close)
+    closer.start()
+    assert inside.wait(10)
+    with pytest.raises(mlxgen.WrongStateError):
+        stream.next()
+    go_on.set()
+    closer.join()
+    with pytest.raises(mlxgen.WrongStateError):
+        stream.next()
+    assert list(stream) == []
+
+
 def test_one_stream_from_many_threads(load: Callable[..., mlxgen.Model]) -> None:
     """A second call at the same time is refused; no event is lost or taken twice."""
     model = load(step_micros=100)

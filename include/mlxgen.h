@@ -1020,8 +1020,9 @@ const char *mlxgen_error_message(const mlxgen_error *error, size_t *out_size);
 
 /**
  * Gives where the fault lies, as a JSON object with those of the keys "file", "tensor", "field"
- * and "position" that are known: "field" is an argument, option or configuration key;
- * "position" a byte offset in the file or text, or an index in the array.
+ * and "position" that are known. "field" is the name of a parameter, of a struct's member or of a
+ * configuration key: with INVALID_ARGUMENT always one of the first two. "position" is a byte
+ * offset in the file, text or struct, or an index in the array.
  *
  * Threads: any thread.
  * Ownership: the text is borrowed until you release `error`; for a handle that is not alive it is
@@ -1290,7 +1291,7 @@ mlxgen_status mlxgen_tokenizer_load(const char *path,
  * Threads: any thread.
  * Ownership: `text` is read during the call. `out_tokens` receives a buffer of uint32_t that you
  * release with mlxgen_buffer_release.
- * Codes: OK, INVALID_ARGUMENT.
+ * Codes: OK, INVALID_ARGUMENT, INVALID_MODEL (the tokenizer's rules have no way for this text).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_tokenize(const mlxgen_tokenizer *tokenizer,
@@ -1337,7 +1338,8 @@ mlxgen_status mlxgen_chat_options_init(mlxgen_chat_options *options, size_t stru
  * `out_tokens` a buffer of uint32_t, the same prompt as token ids; you release both with
  * mlxgen_buffer_release; each may be NULL.
  * Codes: OK, INVALID_ARGUMENT (also for a conversation that the template refuses), NOT_FOUND (there
- * is no template, or none of that name), INVALID_MODEL (the template is damaged).
+ * is no template, or none of that name), INVALID_MODEL (the template is damaged, or as for
+ * mlxgen_tokenize), UNSUPPORTED (the template uses what this version does not have).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_chat_render(const mlxgen_tokenizer *tokenizer,

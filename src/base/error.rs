@@ -84,7 +84,7 @@ pub struct Detail {
     pub file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tensor: Option<String>,
-    /// A configuration key, option or argument.
+    /// A configuration key, option or argument; with INVALID_ARGUMENT what the boundary calls so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// A byte offset in `file`, or an index in the array argument `field`.

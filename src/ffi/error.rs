@@ -83,8 +83,9 @@ pub unsafe extern "C" fn mlxgen_error_message(
 }
 
 /// Gives where the fault lies, as a JSON object with those of the keys "file", "tensor", "field"
-/// and "position" that are known: "field" is an argument, option or configuration key;
-/// "position" a byte offset in the file or text, or an index in the array.
+/// and "position" that are known. "field" is the name of a parameter, of a struct's member or of a
+/// configuration key: with INVALID_ARGUMENT always one of the first two. "position" is a byte
+/// offset in the file, text or struct, or an index in the array.
 ///
 /// Threads: any thread.
 /// Ownership: the text is borrowed until you release `error`; for a handle that is not alive it is

@@ -51,14 +51,16 @@ macro_rules! versioned {
 pub(super) use versioned;
 
 impl Call {
-    /// The options at `pointer`, with defaults for what an older caller does not know; NULL gives
-    /// the defaults.
+    /// The options at `pointer`, the argument `options`, with defaults for what an older caller
+    /// does not know; NULL gives the defaults.
     pub(super) fn options<T: Versioned>(&self, pointer: *const T) -> Result<T> {
+        if pointer.is_null() { Ok(T::defaults()) } else { self.read(pointer, "options") }
+    }
+
+    /// The same for the argument `field`, which cannot be NULL.
+    pub(super) fn read<T: Versioned>(&self, pointer: *const T, field: &str) -> Result<T> {
         let mut options = T::defaults();
-        if pointer.is_null() {
-            return Ok(options);
-        }
-        let size = self.struct_size(pointer)?;
+        let size = self.struct_size_of(pointer, field)?;
         let known = size.min(size_of::<T>());
         // SAFETY: by the promise of `Call`, `struct_size` bytes are readable at `pointer`; any bit
         // pattern is a value of `T`.
@@ -70,19 +72,24 @@ impl Call {
             if unsafe { *pointer.cast::<u8>().add(position) } != 0 {
                 let (name, known) = (T::NAME, size_of::<T>());
                 return Err(Error::invalid_argument(format!(
-                    "{name} has {size} bytes and is set at byte {position}, but this library knows only \
-                     {known}: the option is newer than the library"
+                    "{field}, a mlxgen_{name}, has {size} bytes and is set at byte {position}, but this \
+                     library knows only {known}: the option is newer than the library"
                 ))
-                .field(name)
+                .field(field)
                 .position(position as u64));
             }
         }
         Ok(options)
     }
 
-    /// INVALID_ARGUMENT unless the struct at `pointer` says a usable size.
+    /// INVALID_ARGUMENT unless the struct at `pointer`, the argument `out`, says a usable size.
     pub(super) fn struct_size<T: Versioned>(&self, pointer: *const T) -> Result<usize> {
-        self.required(pointer, T::NAME)?;
+        self.struct_size_of(pointer, "out")
+    }
+
+    /// The same for the argument `field`.
+    pub(super) fn struct_size_of<T: Versioned>(&self, pointer: *const T, field: &str) -> Result<usize> {
+        self.required(pointer, field)?;
         // SAFETY: by the promise of `Call`, a non-NULL struct begins with its size.
         let size = unsafe { pointer.cast::<usize>().read_unaligned() };
         check_size::<T>(size).map(|()| size)
@@ -209,7 +216,8 @@ mod tests {
         newer.third = 1 << 40;
         let refused = read((&raw const newer).cast()).unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
-        assert_eq!(refused.detail().field.as_deref(), Some("second"));
+        assert_eq!(refused.detail().field.as_deref(), Some("options"));
+        assert!(refused.message().contains("mlxgen_second"), "{}", refused.message());
         assert_eq!(refused.detail().position, Some(29));
         for size in [0, 8, 15, LARGEST + 1, usize::MAX] {
             newer.known.struct_size = size;

@@ -229,17 +229,18 @@ fn read_parts(
     if count == 0 {
         return Ok(Vec::new());
     }
-    let size = call.struct_size(first)?;
+    let size = call.struct_size_of(first, "parts")?;
     if count.checked_mul(size).is_none_or(|bytes| bytes > isize::MAX as usize) {
         return Err(bad(&format!("has a size of {count}, which is beyond the address space")));
     }
     (0..count)
         .map(|index| {
             let part = first.wrapping_byte_add(index * size);
-            if call.struct_size(part)? != size {
-                return Err(bad("has elements of different struct_size").position(index as u64));
+            let place = |error: Error| error.position(index as u64);
+            if call.struct_size_of(part, "parts").map_err(place)? != size {
+                return Err(place(bad("has elements of different struct_size")));
             }
-            call.options(part)
+            call.read(part, "parts").map_err(place)
         })
         .collect()
 }
@@ -361,7 +362,7 @@ pub unsafe extern "C" fn mlxgen_stream_next(
     // SAFETY: the header asks for a struct of the size it says, and for a writable `out_error`.
     unsafe {
         guard::fallible(out_error, [], |call| {
-            call.struct_size(event)?;
+            call.struct_size_of(event, "event")?;
             let object = handle::get::<StreamObject>(stream, "stream")?;
             let busy = || Error::busy("another call is waiting for this stream's next event");
             let mut last = object.last.try_lock().ok_or_else(busy)?;

@@ -144,7 +144,7 @@ pub unsafe extern "C" fn mlxgen_tokenizer_load(
 /// Threads: any thread.
 /// Ownership: `text` is read during the call. `out_tokens` receives a buffer of uint32_t that you
 /// release with mlxgen_buffer_release.
-/// Codes: OK, INVALID_ARGUMENT.
+/// Codes: OK, INVALID_ARGUMENT, INVALID_MODEL (the tokenizer's rules have no way for this text).
 /// Since: 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_tokenize(
@@ -226,7 +226,8 @@ pub unsafe extern "C" fn mlxgen_chat_options_init(
 /// `out_tokens` a buffer of uint32_t, the same prompt as token ids; you release both with
 /// mlxgen_buffer_release; each may be NULL.
 /// Codes: OK, INVALID_ARGUMENT (also for a conversation that the template refuses), NOT_FOUND (there
-/// is no template, or none of that name), INVALID_MODEL (the template is damaged).
+/// is no template, or none of that name), INVALID_MODEL (the template is damaged, or as for
+/// mlxgen_tokenize), UNSUPPORTED (the template uses what this version does not have).
 /// Since: 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_chat_render(
@@ -243,7 +244,8 @@ pub unsafe extern "C" fn mlxgen_chat_render(
         guard::fallible(out_error, [out_text.cast(), out_tokens.cast()], |call| {
             let tokenizer = handle::get::<TokenizerObject>(tokenizer, "tokenizer")?;
             let messages = call.text(messages_json, size, "messages_json")?;
-            let rendered = tokenizer.0.chat_render(messages, &read_options(call, options)?)?;
+            let rendered = tokenizer.0.chat_render(messages, &read_options(call, options)?);
+            let rendered = rendered.map_err(name_argument)?;
             let text = buffer::text(rendered.text)?;
             let tokens = buffer::tokens(rendered.tokens).inspect_err(|_| buffer::release(text))?;
             buffer::write_or_release(call, out_text, text);
@@ -273,6 +275,19 @@ pub unsafe extern "C" fn mlxgen_tokenizer_retain(tokenizer: *mut mlxgen_tokenize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_tokenizer_release(tokenizer: *mut mlxgen_tokenizer) {
     guard::plain((), || handle::release::<TokenizerObject>(tokenizer));
+}
+
+/// An error of the rendering names what is at fault as the header calls it.
+fn name_argument(error: Error) -> Error {
+    let argument = match error.detail().field.as_deref() {
+        // A template that can be read refuses what it is given.
+        Some("messages") => "messages_json",
+        Some("chat_template") if error.code() == Code::InvalidArgument => "messages_json",
+        Some("tools") => "tools_json",
+        Some("extra") => "extra_json",
+        _ => return error,
+    };
+    error.field(argument)
 }
 
 /// What a model folder, a GGUF file or a tokenizer.json holds.

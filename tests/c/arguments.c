@@ -32,7 +32,7 @@ int main(int argc, char **argv)
         EXPECT(INVALID_ARGUMENT, mlxgen_cache_append, cache, NULL, size, NULL, &error);
         check_field("tokens", -1);
         EXPECT(INVALID_ARGUMENT, mlxgen_stream_open, model, cache, NULL, size, NULL, &stream, &error);
-        check_field("prompt_part", -1);
+        check_field("parts", -1);
         CHECK(mlxgen_has_feature(NULL, size) == 0);
     }
     /* Sizes that no object has, at places where something is. */

@@ -35,6 +35,36 @@ void check_note(const char *function, const char *code)
     close(file);
 }
 
+/* Notes what a failed call gave, and what was at fault, once for each function: loops bring the same often. */
+static void note_error(const char *function, mlxgen_status status)
+{
+    static char noted[512][96];
+    static int noted_count;
+    char lines[2][96] = {"", ""};
+    snprintf(lines[0], sizeof lines[0], "gave:%s", mlxgen_status_name(status) + strlen("MLXGEN_"));
+    if (status == MLXGEN_INVALID_ARGUMENT) {
+        const char *field = strstr(detail, "\"field\":\"");
+        field = field == NULL ? "" : field + strlen("\"field\":\"");
+        snprintf(lines[1], sizeof lines[1], "field:%.*s", (int)strcspn(field, "\""), field);
+    }
+    for (int which = 0; which < 2 && lines[which][0] != '\0'; which++) {
+        char line[96];
+        snprintf(line, sizeof line, "%.40s %.50s", function, lines[which]);
+        pthread_mutex_lock(&lock);
+        int index = 0;
+        while (index < noted_count && strcmp(noted[index], line) != 0)
+            index++;
+        int is_new = index == noted_count;
+        if (is_new) {
+            CHECK(noted_count < (int)COUNT(noted));
+            strcpy(noted[noted_count++], line);
+        }
+        pthread_mutex_unlock(&lock);
+        if (is_new)
+            check_note(function, lines[which]);
+    }
+}
+
 void check_status(const char *file, int line, const char *function, mlxgen_status expected,
                   mlxgen_status status)
 {
@@ -63,6 +93,7 @@ void check_status(const char *file, int line, const char *function, mlxgen_statu
     if (error != NULL) {
         if (mlxgen_error_status(error) != status)
             check_failed(file, line, "the error has another status");
+        note_error(function, status);
         mlxgen_error_release(error);
         error = NULL;
     }
@@ -151,6 +182,7 @@ const char *word_tokenizer(void)
                " \"{% for message in messages %}{{ message.content }}<end>{% endfor %}"
                "{% if add_generation_prompt %}a{% endif %}{{ tail }}\"},"
                " {\"name\": \"strict\", \"template\": \"{{ raise_exception('no such talk') }}\"},"
+               " {\"name\": \"newer\", \"template\": \"{{ 1 | later }}\"},"
                " {\"name\": \"broken\", \"template\": \"{% if %}\"}]}");
     return path;
 }

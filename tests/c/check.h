@@ -19,7 +19,9 @@
 #define CHECK(condition) ((condition) ? (void)0 : check_failed(__FILE__, __LINE__, #condition))
 
 /* Calls a function that must give MLXGEN_<code>. CALL also tells the runner that the function was
- * brought to that code; EXPECT does not, and is for loops and threads. */
+ * brought to that code; EXPECT does not, and is for loops and threads. Of both the runner hears which
+ * errors came: their codes must be in the function's comment, and the field of INVALID_ARGUMENT a
+ * parameter or a member of a struct. */
 #define CALL(code, function, ...)                                                                 \
     (check_note(#function, #code), EXPECT(code, function, __VA_ARGS__))
 #define EXPECT(code, function, ...)                                                               \

@@ -19,6 +19,7 @@ static void making(void)
     CALL(INVALID_ARGUMENT, mlxgen_engine_memory, NULL, &memory, &error);
     check_field("engine", -1);
     EXPECT(INVALID_ARGUMENT, mlxgen_engine_memory, engine, NULL, &error);
+    check_field("out", -1);
     CHECK(mlxgen_engine_retain(engine) == engine);
     mlxgen_engine_release(engine);
     mlxgen_engine_release(engine);

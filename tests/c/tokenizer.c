@@ -104,6 +104,19 @@ static void tokens(void)
     EXPECT(INVALID_ARGUMENT, mlxgen_detokenize, tokenizer, beyond, 1, 2, &text, &error);
     check_field("flags", -1);
     mlxgen_tokenizer_release(tokenizer);
+
+    /* The token that stands for unknown words is not there: only a text that has one shows it. */
+    tokenizer = load(write_file(
+        "unready.json",
+        "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [],"
+        " \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Whitespace\"},"
+        " \"post_processor\": null, \"decoder\": null,"
+        " \"model\": {\"type\": \"WordLevel\", \"vocab\": {\"a\": 0}, \"unk_token\": \"u\"}}"));
+    EXPECT(OK, mlxgen_tokenize, tokenizer, TEXT("a a"), 0, &buffer, &error);
+    mlxgen_buffer_release(buffer);
+    CALL(INVALID_MODEL, mlxgen_tokenize, tokenizer, TEXT("a b"), 0, &buffer, &error);
+    CHECK(buffer == NULL);
+    mlxgen_tokenizer_release(tokenizer);
 }
 
 #define HELLO "[{\"role\": \"user\", \"content\": \"ab\"}]"
@@ -134,8 +147,20 @@ static void chats(void)
 
     text = ids = (mlxgen_buffer *)&options;
     CALL(INVALID_ARGUMENT, mlxgen_chat_render, tokenizer, TEXT("[{"), NULL, &text, &ids, &error);
+    check_field("messages_json", 1);
     CHECK(text == NULL && ids == NULL);
     EXPECT(INVALID_ARGUMENT, mlxgen_chat_render, tokenizer, NULL, 0, NULL, &text, &ids, &error);
+    check_field("messages_json", -1);
+    EXPECT(INVALID_ARGUMENT, mlxgen_chat_render, tokenizer, TEXT("[7]"), NULL, &text, &ids, &error);
+    check_field("messages_json", 0);
+    options.tools_json = options.extra_json = "[7]";
+    options.tools_json_size = options.extra_json_size = strlen("[7]");
+    EXPECT(INVALID_ARGUMENT, mlxgen_chat_render, tokenizer, TEXT(HELLO), &options, &text, &ids, &error);
+    check_field("tools_json", 0);
+    options.tools_json_size = 0;
+    EXPECT(INVALID_ARGUMENT, mlxgen_chat_render, tokenizer, TEXT(HELLO), &options, &text, &ids, &error);
+    check_field("extra_json", -1);
+    options.extra_json_size = 0;
     EXPECT(INVALID_ARGUMENT, mlxgen_chat_render, NULL, TEXT(HELLO), NULL, &text, &ids, &error);
     options.tool_arguments = 3;
     EXPECT(INVALID_ARGUMENT, mlxgen_chat_render, tokenizer, TEXT(HELLO), &options, &text, &ids, &error);
@@ -149,6 +174,10 @@ static void chats(void)
     options.template_name_size = strlen("strict");
     EXPECT(INVALID_ARGUMENT, mlxgen_chat_render, tokenizer, TEXT(HELLO), &options, &text, &ids, &error);
     CHECK(strstr(message, "no such talk") != NULL);
+    check_field("messages_json", -1);
+    options.template_name = "newer";
+    options.template_name_size = strlen("newer");
+    CALL(UNSUPPORTED, mlxgen_chat_render, tokenizer, TEXT(HELLO), &options, &text, &ids, &error);
     options.template_name = "broken";
     options.template_name_size = strlen("broken");
     CALL(INVALID_MODEL, mlxgen_chat_render, tokenizer, TEXT(HELLO), &options, &text, &ids, &error);

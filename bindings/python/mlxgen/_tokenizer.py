@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import os
 from ctypes import byref, c_void_p, sizeof
+from dataclasses import replace
 from typing import Any, List, Mapping, Optional, Sequence, Union
 
 from . import _abi
 from ._handle import Handle, Tokens, call, take_bytes, take_text, take_tokens, token_array, whole
 from ._library import library
 from ._types import RenderedChat, ToolArguments
+from .errors import MlxgenError
+
+
+#: Arguments of :meth:`Tokenizer.render_chat` by what the C interface calls them.
+_ARGUMENTS = {
+    "messages_json": "messages",
+    "tools_json": "tools",
+    "extra_json": "extra",
+    "template_name": "template",
+}
 
 
 def json_bytes(value: Any) -> bytes:
@@ -55,6 +66,7 @@ class Tokenizer(Handle):
 
         Raises:
             InvalidArgumentError: bytes that are not UTF-8.
+            InvalidModelError: the tokenizer's rules have no way for this text.
         """
         data = text.encode("utf-8") if isinstance(text, str) else text
         flags = _abi.TOKENIZE_ADD_SPECIAL * add_special | _abi.TOKENIZE_PARSE_SPECIAL * parse_special
@@ -101,6 +113,8 @@ class Tokenizer(Handle):
         Raises:
             InvalidArgumentError: the messages are not what the template can render.
             NotFoundError: there is no (such) template.
+            InvalidModelError: the template is damaged.
+            UnsupportedError: the template uses what this version does not have.
         """
         lib = library()
         options = _abi.ChatOptions()
@@ -119,13 +133,18 @@ class Tokenizer(Handle):
         options.parse_special_in_content = parse_special_in_content
         data = json_bytes(messages)
         text, tokens = c_void_p(), c_void_p()
-        call(
-            lib.chat_render,
-            self._pointer,
-            data,
-            len(data),
-            byref(options),
-            byref(text),
-            byref(tokens),
-        )
+        try:
+            call(
+                lib.chat_render,
+                self._pointer,
+                data,
+                len(data),
+                byref(options),
+                byref(text),
+                byref(tokens),
+            )
+        except MlxgenError as error:
+            field = error.detail.field or ""
+            error.detail = replace(error.detail, field=_ARGUMENTS.get(field, error.detail.field))
+            raise
         return RenderedChat(take_text(text), tuple(take_tokens(tokens)))

@@ -83,16 +83,21 @@ def test_b148_empty_conversations(tokenizer: mlxgen.Tokenizer) -> None:
 
 def test_bad_conversations(tokenizer: mlxgen.Tokenizer) -> None:
     for bad in ({"role": "user"}, "text", 3, None):
-        with pytest.raises(mlxgen.InvalidArgumentError):
+        with pytest.raises(mlxgen.InvalidArgumentError) as caught:
             tokenizer.render_chat(bad)  # type: ignore[arg-type]
-    with pytest.raises(mlxgen.NotFoundError):
+        assert caught.value.detail.field == "messages"
+    with pytest.raises(mlxgen.NotFoundError) as missing:
         tokenizer.render_chat(HELLO, template="no such template")
-    with pytest.raises(mlxgen.InvalidArgumentError):
+    assert missing.value.detail.field == "template"
+    with pytest.raises(mlxgen.InvalidArgumentError) as caught:
         tokenizer.render_chat(HELLO, extra=[1])  # type: ignore[arg-type]
-    with pytest.raises(mlxgen.InvalidArgumentError):
+    assert caught.value.detail.field == "extra"
+    with pytest.raises(mlxgen.InvalidArgumentError) as caught:
         tokenizer.render_chat(HELLO, tools={"a": 1})  # type: ignore[arg-type]
-    with pytest.raises(mlxgen.InvalidArgumentError):
+    assert caught.value.detail.field == "tools"
+    with pytest.raises(mlxgen.InvalidArgumentError) as caught:
         tokenizer.render_chat(HELLO, tool_arguments=9)  # type: ignore[arg-type]
+    assert caught.value.detail.field == "tool_arguments"
 
 
 def test_a_missing_tokenizer(tmp_path: object) -> None:

@@ -1,7 +1,11 @@
 //! Reads the functions of the header with their comments, and checks the form that CONVENTIONS.md promises.
 
 use anyhow::{Context, Result};
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 /// Status codes without their prefix, in the order of their numbers.
 pub const CODES: [&str; 17] = [
@@ -34,6 +38,8 @@ pub struct Function {
     pub returns: String,
     /// Each with its type, such as `const char *path`.
     pub parameters: Vec<String>,
+    /// Of the structs that it takes.
+    pub members: Vec<String>,
     /// Without the stars of the comment.
     pub comment: String,
 }
@@ -45,6 +51,12 @@ impl Function {
         let rest = &self.comment[from..];
         let to = HEADS.iter().filter_map(|next| rest.find(&format!("\n{next}"))).min();
         Some(&rest[..to.unwrap_or(rest.len())])
+    }
+
+    /// What an error may name as the field that is at fault: a parameter, or a member of a struct.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        let parameters = self.parameters.iter().filter_map(|text| text.rsplit([' ', '*']).next());
+        parameters.chain(self.members.iter().map(String::as_str))
     }
 
     /// The codes that the comment lists, without their prefix; empty for "none".
@@ -70,11 +82,23 @@ pub fn read(root: &Path) -> Result<Vec<Function>> {
 }
 
 fn parse(header: &str) -> Vec<Function> {
-    let mut functions = Vec::new();
+    let mut functions: Vec<Function> = Vec::new();
     let mut comment = String::new();
+    let mut structs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut lines = header.lines();
     while let Some(line) = lines.next() {
-        if line == "/**" {
+        if line == "typedef struct {" {
+            let mut members = Vec::new();
+            for line in lines.by_ref() {
+                if let Some(name) = line.strip_prefix("} ") {
+                    structs.insert(name.trim_end_matches(';'), members);
+                    break;
+                }
+                if let Some(member) = line.strip_suffix(';').and_then(|line| line.rsplit([' ', '*']).next()) {
+                    members.push(member);
+                }
+            }
+        } else if line == "/**" {
             comment = lines
                 .by_ref()
                 .take_while(|line| *line != " */")
@@ -89,6 +113,12 @@ fn parse(header: &str) -> Vec<Function> {
             functions.push(function(&declaration, std::mem::take(&mut comment)));
         }
     }
+    for function in &mut functions {
+        let kinds = function.parameters.iter().filter_map(|text| text.split_once('*'));
+        let kinds = kinds.map(|(kind, _)| kind.trim_start_matches("const ").trim());
+        let members = kinds.filter_map(|kind| structs.get(kind)).flatten();
+        function.members = members.map(|member| (*member).to_owned()).collect();
+    }
     functions
 }
 
@@ -100,6 +130,7 @@ fn function(declaration: &str, comment: String) -> Function {
         name: head[start..].to_owned(),
         returns: head[..start].trim().to_owned(),
         parameters: parameters.filter(|text| *text != "void").map(str::to_owned).collect(),
+        members: Vec::new(),
         comment,
     }
 }
@@ -211,17 +242,26 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "\
+typedef struct {
+    /**
+     * Bytes; as known.
+     */
+    size_t struct_size;
+    mlxgen_cancel *cancel;
+} mlxgen_model_options;
+
 /**
  * Reads `path`.
  *
  * Threads: any thread.
- * Ownership: `path` is read; `out` receives a handle.
+ * Ownership: `path` and `options` are read; `out` receives a handle.
  * Codes: OK, INVALID_ARGUMENT (not
  * BUSY), IO.
  * Since: 0.1.
  */
 mlxgen_status mlxgen_model_load(const mlxgen_engine *engine,
                                 const char *path,
+                                const mlxgen_model_options *options,
                                 mlxgen_model **out,
                                 mlxgen_error **out_error);
 ";
@@ -236,7 +276,9 @@ mlxgen_status mlxgen_model_load(const mlxgen_engine *engine,
         assert_eq!(functions.len(), 1);
         assert_eq!(functions[0].name, "mlxgen_model_load");
         assert_eq!(functions[0].returns, "mlxgen_status");
-        assert_eq!(functions[0].parameters.len(), 4);
+        assert_eq!(functions[0].parameters.len(), 5);
+        let fields: Vec<_> = functions[0].fields().collect();
+        assert_eq!(fields, ["engine", "path", "options", "out", "out_error", "struct_size", "cancel"]);
         assert_eq!(functions[0].codes(), ["OK", "INVALID_ARGUMENT", "IO"]);
         assert_eq!(faults(GOOD), "");
     }

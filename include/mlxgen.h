@@ -54,22 +54,22 @@
 #define MLXGEN_LOG_ERROR 1
 
 /**
- * Something works, but less well than it should.
+ * A load or a generation failed, or something works less well than it should.
  */
 #define MLXGEN_LOG_WARNING 2
 
 /**
- * What the library does, in few lines.
+ * What the library does, in few lines: its thread begins, a model was loaded.
  */
 #define MLXGEN_LOG_INFO 3
 
 /**
- * Details for the search of a fault.
+ * Details for the search of a fault: the steps of a load, the begin and end of each generation.
  */
 #define MLXGEN_LOG_DEBUG 4
 
 /**
- * Everything.
+ * Everything; as yet no more than MLXGEN_LOG_DEBUG.
  */
 #define MLXGEN_LOG_TRACE 5
 
@@ -954,7 +954,8 @@ const char *mlxgen_status_name(mlxgen_status status);
 
 /**
  * Sends the library's log lines up to `max_level` to `sink`, in place of an earlier sink. Without
- * a sink, as at the start, the library is silent. NULL as `sink` makes it silent again.
+ * a sink, as at the start, the library is silent. NULL as `sink` makes it silent again. Lines speak
+ * of files, sizes and times, never of prompts or of what is generated; none come while the process exits.
  *
  * Threads: any thread. `sink` is called on any thread, by several at once, and possibly once more
  * after it was replaced, until `drop` was called. It must return soon and normally. In it every

@@ -41,6 +41,7 @@ impl Engine {
             context.runtime.set_pool_limit(pool)
         })?;
         let gate = Arc::new(Gate::new()?);
+        log::debug!("an engine begins: at most {} bytes, {pool} of them kept for reuse", budget.limit());
         Ok(Engine(Arc::new(Inner { owner, options: options.clone(), budget, gate })))
     }
 
@@ -81,6 +82,7 @@ impl Engine {
     pub fn suspend(&self, timeout: Duration) -> Result<()> {
         self.0.owner.check()?;
         self.0.gate.shut();
+        log::debug!("an engine is suspended");
         let gate = Arc::clone(&self.0.gate);
         let reply = self.0.owner.begin("a suspension", move |context| {
             // It may have been resumed before this was reached.
@@ -97,6 +99,7 @@ impl Engine {
     pub fn resume(&self) -> Result<()> {
         self.0.owner.check()?;
         self.0.gate.open()?;
+        log::debug!("an engine is resumed");
         self.0.owner.nudge();
         Ok(())
     }

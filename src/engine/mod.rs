@@ -23,7 +23,7 @@ pub use engine_handle::Engine;
 pub use fork::in_forked_child;
 pub use model::Model;
 pub use owner::{on_owner_thread, shutdown};
-pub use process::check_process;
+pub use process::{check_process, is_exiting};
 pub use queue::Wakeup;
 pub use slab::EngineBox;
 pub use stream::Stream;

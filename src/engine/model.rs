@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::budget::{ModelCharge, Promise};
 use super::engine_handle::Engine;
@@ -12,7 +13,7 @@ use super::process::{self, ExitStage};
 use super::slab::EngineBox;
 use crate::base::info::ModelInfo;
 use crate::base::options::ModelOptions;
-use crate::base::{CancelToken, LoadPhase, Progress, Result, panics, signals};
+use crate::base::{CancelToken, Code, LoadPhase, Progress, Result, panics, signals};
 use crate::generate::backend::backend;
 use crate::generate::runtime::{ModelBuilder, ModelSource, TokenModel};
 use crate::text::Tokenizer;
@@ -53,6 +54,31 @@ impl Model {
         cancel: Option<&CancelToken>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model> {
+        let begin = Instant::now();
+        let outcome = Model::load_untold(engine, path, options, cancel, progress);
+        let seconds = begin.elapsed().as_secs_f64();
+        match &outcome {
+            Ok(model) => {
+                let ModelInfo { family, format, weights, weight_bytes, .. } = model.info();
+                log::info!(
+                    "loaded a model in {seconds:.3} s: {family}, {format}, {weights}, {weight_bytes} bytes"
+                );
+            }
+            Err(error) if error.code() == Code::Cancelled => {
+                log::debug!("a load was cancelled after {seconds:.3} s");
+            }
+            Err(error) => log::warn!("a load failed after {seconds:.3} s: {error}"),
+        }
+        outcome
+    }
+
+    fn load_untold(
+        engine: &Engine,
+        path: &Path,
+        options: &ModelOptions,
+        cancel: Option<&CancelToken>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Model> {
         engine.check_work()?;
         let cancel = cancel.cloned().map_or_else(CancelToken::try_new, Ok)?;
         let mut tell = |phase, done, total| {
@@ -68,8 +94,11 @@ impl Model {
         tell(LoadPhase::Open, 1, 1)?;
         cancel.check()?;
 
+        let (file, memory) = (source.file_bytes(), source.load_bytes());
+        log::debug!("a load begins: {file} bytes to read, {memory} bytes of memory to take");
         let unfinished = begin(engine, source.as_ref())?;
         let loaded = feed(engine, source.as_mut(), &unfinished, &cancel, &mut tell)
+            .inspect(|()| log::debug!("a load has read its weights"))
             .and_then(|()| tell(LoadPhase::Finish, 0, 1))
             .and_then(|()| cancel.check())
             .and_then(|()| finish(engine, source.info(), &unfinished));

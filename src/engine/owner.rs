@@ -318,6 +318,7 @@ fn run(receiver: &Receiver<Message>, shared: &Arc<Shared>, ready: &Sender<Result
     }
     process::register_exit(ExitStage::Start);
     let _left = ready.send(Ok(()));
+    log::info!("the library's thread begins: {}", backend().description());
     let mut context =
         Context { slab: Slab::default(), runtime, rows: Scheduler::default(), shared: Arc::clone(shared) };
     let mut busy = false;
@@ -339,6 +340,7 @@ fn run(receiver: &Receiver<Message>, shared: &Arc<Shared>, ready: &Sender<Result
         drop(runtime);
     });
     *shared.memory.lock() = DeviceMemory::default();
+    log::debug!("the library's thread ends");
 }
 
 /// Serves the jobs that are waiting now; waits for one unless `busy`. False at the end.

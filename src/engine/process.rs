@@ -32,10 +32,15 @@ pub fn check_process() -> Result<()> {
     if in_forked_child() {
         return Err(Error::wrong_state("the library cannot be used in a forked child process"));
     }
-    if EXITING.load(Ordering::Relaxed) {
+    if is_exiting() {
         return Err(Error::wrong_state("the process is exiting"));
     }
     Ok(())
+}
+
+/// Whether the process has begun to exit: the host's code can be gone already.
+pub fn is_exiting() -> bool {
+    EXITING.load(Ordering::Relaxed)
 }
 
 /// Registers the exit handler, once for each stage.

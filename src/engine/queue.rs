@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use super::owner::Owner;
 use super::process::{self, ExitStage};
 use crate::base::event::Event;
-use crate::base::{CancelToken, Error, Result, panics};
+use crate::base::{CancelToken, Code, Error, Result, panics};
 use crate::generate::row::Outbox;
 
 /// Called on the owner thread when an event is ready. It may only signal. It is dropped once, when
@@ -123,6 +123,18 @@ impl Queue {
     }
 }
 
+/// What the log may say of a generation's error. Sentences about arguments, and of panics, can quote
+/// what a user has written.
+pub(super) fn report(error: &Error) -> String {
+    match error.code() {
+        Code::InvalidArgument | Code::Internal => {
+            let field = error.detail().field.as_deref().unwrap_or_default();
+            format!("{} {field}", error.code().name())
+        }
+        _ => error.to_string(),
+    }
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
         drop_wakeup(self.wakeup.get_mut().take());
@@ -146,6 +158,23 @@ impl Outbox for Arc<Queue> {
 
     fn send(&self, event: Result<Event>) {
         let first_token = matches!(event, Ok(Event::Text(_)));
+        match &event {
+            Ok(Event::Prefill { .. } | Event::Text(_)) => {}
+            Ok(Event::End(end)) => {
+                let (reason, usage, times) = (end.reason, &end.usage, &end.timings);
+                log::debug!(
+                    "a generation ended ({reason:?}): {} tokens of prompt, {} of them reused, {} generated; \
+                     {:.3} s waiting, {:.3} s for the prompt, {:.3} s for the rest",
+                    usage.prompt_tokens,
+                    usage.reused_tokens,
+                    usage.generated_tokens,
+                    times.queued,
+                    times.prefill,
+                    times.decode
+                );
+            }
+            Err(error) => log::warn!("a generation failed: {}", report(error)),
+        }
         {
             let mut state = self.state.lock();
             state.ended = !matches!(event, Ok(Event::Prefill { .. } | Event::Text(_)));

@@ -12,7 +12,7 @@ use super::fork::in_forked_child;
 use super::model::Model;
 use super::owner::{Context, Owner, on_owner_thread};
 use super::process;
-use super::queue::{Queue, Wakeup};
+use super::queue::{Queue, Wakeup, report};
 use super::scheduler::CacheSlot;
 use crate::base::event::Event;
 use crate::base::options::{CacheOptions, GenerateOptions};
@@ -44,6 +44,17 @@ impl Stream {
     /// Reuses what the cache set has of the prompt and begins with the rest. Without a set the
     /// stream makes its own. The set is the stream's alone until it is closed.
     pub fn open(
+        model: &Model,
+        cache: Option<&CacheSet>,
+        prompt: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Stream> {
+        log::debug!("a generation begins: a prompt of {} tokens", prompt.len());
+        Stream::open_untold(model, cache, prompt, options)
+            .inspect_err(|error| log::warn!("a generation could not begin: {}", report(error)))
+    }
+
+    fn open_untold(
         model: &Model,
         cache: Option<&CacheSet>,
         prompt: &[u32],

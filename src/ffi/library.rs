@@ -29,13 +29,13 @@ pub const MLXGEN_VERSION_PATCH: u32 = 0;
 pub const MLXGEN_LOG_OFF: i32 = 0;
 /// Something failed that no call could report.
 pub const MLXGEN_LOG_ERROR: i32 = 1;
-/// Something works, but less well than it should.
+/// A load or a generation failed, or something works less well than it should.
 pub const MLXGEN_LOG_WARNING: i32 = 2;
-/// What the library does, in few lines.
+/// What the library does, in few lines: its thread begins, a model was loaded.
 pub const MLXGEN_LOG_INFO: i32 = 3;
-/// Details for the search of a fault.
+/// Details for the search of a fault: the steps of a load, the begin and end of each generation.
 pub const MLXGEN_LOG_DEBUG: i32 = 4;
-/// Everything.
+/// Everything; as yet no more than MLXGEN_LOG_DEBUG.
 pub const MLXGEN_LOG_TRACE: i32 = 5;
 
 /// What mlxgen_has_feature knows, and whether this build has it.
@@ -136,7 +136,8 @@ pub extern "C" fn mlxgen_status_name(status: mlxgen_status) -> *const c_char {
 }
 
 /// Sends the library's log lines up to `max_level` to `sink`, in place of an earlier sink. Without
-/// a sink, as at the start, the library is silent. NULL as `sink` makes it silent again.
+/// a sink, as at the start, the library is silent. NULL as `sink` makes it silent again. Lines speak
+/// of files, sizes and times, never of prompts or of what is generated; none come while the process exits.
 ///
 /// Threads: any thread. `sink` is called on any thread, by several at once, and possibly once more
 /// after it was replaced, until `drop` was called. It must return soon and normally. In it every

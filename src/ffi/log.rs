@@ -26,11 +26,13 @@ struct Logger;
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= ::log::max_level()
+        // Other crates may write what users have written.
+        metadata.level() <= ::log::max_level() && metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) || guard::in_callback() || engine::in_forked_child() {
+        let nobody_listens = guard::in_callback() || engine::in_forked_child() || engine::is_exiting();
+        if nobody_listens || !self.enabled(record.metadata()) {
             return;
         }
         // Shared for the time of the call: another thread may set another sink meanwhile.

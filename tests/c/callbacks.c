@@ -133,6 +133,74 @@ static void logs(mlxgen_engine *engine)
     CHECK(atomic_load(&lines) == heard);
 }
 
+/* What was logged, each line with its level before it. */
+static char heard[20000];
+static size_t heard_size;
+static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void hear(void *user, int32_t level, const char *text, size_t size)
+{
+    (void)user;
+    pthread_mutex_lock(&heard_lock);
+    CHECK(heard_size + size + 4 < sizeof heard);
+    heard_size += (size_t)snprintf(heard + heard_size, sizeof heard - heard_size, "%d %.*s\n", (int)level,
+                                   (int)size, text);
+    pthread_mutex_unlock(&heard_lock);
+}
+
+static int has_heard(const char *line)
+{
+    pthread_mutex_lock(&heard_lock);
+    int found = strstr(heard, line) != NULL;
+    pthread_mutex_unlock(&heard_lock);
+    return found;
+}
+
+/* A load, a generation and their failures, at the level that the header says. */
+static void lines_of_work(mlxgen_engine *engine, int32_t level)
+{
+    heard[0] = '\0';
+    heard_size = 0;
+    EXPECT(OK, mlxgen_set_log_sink, hear, NULL, NULL, level, &error);
+    int details = level >= MLXGEN_LOG_DEBUG, news = level >= MLXGEN_LOG_INFO;
+
+    mlxgen_model *model = load_model(engine, "{\"script\": {\"text\": \"secret\"}}");
+    CHECK(has_heard("4 a load begins: 65536 bytes to read") == details);
+    CHECK(has_heard("3 loaded a model in ") == news && has_heard(" 65536 bytes\n") == news);
+    char text[64];
+    mlxgen_stream *stream = open_stream(model, NULL, "secret", NULL);
+    drain(stream, text, sizeof text);
+    CHECK(strcmp(text, "secret") == 0);
+    mlxgen_stream_release(stream);
+    CHECK(has_heard("4 a generation begins: a prompt of 6 tokens\n") == details);
+    CHECK(has_heard("4 a generation ended (Eos): 6 tokens of prompt, 0 of them reused, 7 generated;") == details);
+    mlxgen_prompt_part part = prompt_part("secret");
+    mlxgen_generate_options options = generate_options();
+    options.temperature = -1;
+    EXPECT(INVALID_ARGUMENT, mlxgen_stream_open, model, NULL, &part, 1, &options, &stream, &error);
+    CHECK(has_heard("2 a generation could not begin: INVALID_ARGUMENT temperature\n"));
+    mlxgen_model_release(model);
+
+    const char *damaged = fake_model("{\"faults\": [{\"at\": \"finish\", \"code\": 6}]}");
+    EXPECT(INVALID_MODEL, mlxgen_model_load, engine, damaged, strlen(damaged), NULL, &model, &error);
+    CHECK(has_heard("2 a load failed after ") && has_heard(": INVALID_MODEL: "));
+    model = load_model(engine, "{\"faults\": [{\"at\": \"step\", \"code\": 14}]}");
+    stream = open_stream(model, NULL, "secret", NULL);
+    mlxgen_event event;
+    mlxgen_event_init(&event, sizeof event);
+    mlxgen_status status;
+    while ((status = mlxgen_stream_next(stream, MLXGEN_WAIT_FOREVER, &event, &error)) == MLXGEN_OK)
+        ;
+    check_status(__FILE__, __LINE__, "mlxgen_stream_next", MLXGEN_GPU_TIMEOUT, status);
+    CHECK(has_heard("2 a generation failed: GPU_TIMEOUT: "));
+    mlxgen_stream_release(stream);
+    mlxgen_model_release(model);
+
+    EXPECT(OK, mlxgen_set_log_sink, NULL, NULL, NULL, MLXGEN_LOG_OFF, &error);
+    CHECK(!has_heard("secret"));
+    CHECK((strstr(heard, "\n4 ") != NULL) == details);
+}
+
 /* Sinks are replaced while lines come; each is dropped once, and never called after. */
 struct sink {
     atomic_int dropped;
@@ -201,6 +269,9 @@ int main(int argc, char **argv)
 
     wakeups(objects.model);
     logs(objects.engine);
+    lines_of_work(objects.engine, MLXGEN_LOG_WARNING);
+    lines_of_work(objects.engine, MLXGEN_LOG_INFO);
+    lines_of_work(objects.engine, MLXGEN_LOG_TRACE);
     swaps(objects.engine);
     mlxgen_cancel_release(cancel);
     mlxgen_buffer_release(spare);

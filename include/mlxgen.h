@@ -725,7 +725,7 @@ typedef struct {
     float temperature;
     /**
      * Sample among the likeliest tokens that have this share of the probability; 1 (the default):
-     * among all.
+     * among all. 0 is the same as 1, as in mlx-lm: for the likeliest alone set `top_k` to 1.
      */
     float top_p;
     /**

@@ -123,7 +123,7 @@ pub struct mlxgen_generate_options {
     /// 0 (the default): always the likeliest token. Greater: more random.
     pub temperature: f32,
     /// Sample among the likeliest tokens that have this share of the probability; 1 (the default):
-    /// among all.
+    /// among all. 0 is the same as 1, as in mlx-lm: for the likeliest alone set `top_k` to 1.
     pub top_p: f32,
     /// Sample among the tokens that have this share of the likeliest one's probability; 0 (the
     /// default): among all.

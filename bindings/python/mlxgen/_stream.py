@@ -104,7 +104,8 @@ class Stream(Handle):
         prompt: token ids; at least one. What the cache set already covers is not computed again.
         cache: keeps what is read and generated; without one the stream has its own.
         temperature: 0 is greedy.
-        top_p: kept probability mass; active in (0, 1).
+        top_p: kept probability mass; active in (0, 1). 0 keeps all, like 1 and as in mlx-lm: for
+            the likeliest token alone set ``top_k=1``.
         min_p: kept share of the greatest probability; active in (0, 1].
         top_k: kept candidates; 0: all.
         seed: makes sampling repeatable; without one each run differs.

@@ -7,7 +7,8 @@ public struct GenerateParameters: Equatable, Sendable {
     public var maxTokens: Int?
     /// 0 always takes the likeliest token; greater values flatten the distribution.
     public var temperature: Float
-    /// Share of the probability that the kept candidates have together; 1: all.
+    /// Share of the probability that the kept candidates have together; 1: all. 0 is the same as 1, as in
+    /// mlx-lm: for the likeliest alone set `topK` to 1.
     public var topP: Float
     /// Number of kept candidates; 0: all.
     public var topK: Int

@@ -314,8 +314,12 @@ static void *wait_for_event(void *stream)
     mlxgen_event own;
     mlxgen_event_init(&own, sizeof own);
     mlxgen_status status;
-    while ((status = mlxgen_stream_next(stream, MLXGEN_WAIT_FOREVER, &own, &error)) == MLXGEN_OK)
-        ;
+    do {
+        status = mlxgen_stream_next(stream, MLXGEN_WAIT_FOREVER, &own, &error);
+        /* Who looks whether this thread waits already may be inside the call at that moment. */
+        if (status == MLXGEN_BUSY)
+            check_status(__FILE__, __LINE__, "mlxgen_stream_next", MLXGEN_BUSY, status);
+    } while (status == MLXGEN_OK || status == MLXGEN_BUSY);
     check_status(__FILE__, __LINE__, "mlxgen_stream_next", MLXGEN_WRONG_STATE, status);
     return NULL;
 }

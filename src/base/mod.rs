@@ -1,6 +1,7 @@
 //! Plain data that every room shares: errors, cancel tokens, options, events. No MLX.
 
 pub mod cancel;
+pub mod deep;
 pub mod error;
 pub mod event;
 pub mod info;

@@ -1,9 +1,12 @@
-//! `{% generation %}` blocks, which mark what the assistant wrote for training, become scopes.
+//! A template's tags: `{% generation %}` blocks, which mark what the assistant wrote for training,
+//! become scopes, and the longest tag is measured.
 
 /// The source with `generation` tags turned into `with` tags, which print their body and keep
-/// assignments inside, as the original does.
-pub(super) fn as_scopes(source: &str) -> String {
+/// assignments inside, as the original does; and how many bytes of code, strings left out, the
+/// longest tag has.
+pub(super) fn as_scopes(source: &str) -> (String, usize) {
     let mut out = String::with_capacity(source.len());
+    let mut longest = 0;
     let mut rest = source;
     while let Some(at) = rest.find('{') {
         let (before, tag) = rest.split_at(at);
@@ -14,7 +17,11 @@ pub(super) fn as_scopes(source: &str) -> String {
             Some(b'%') => close(tag, "%}"),
             _ => Some(1),
         };
+        let comment = tag.starts_with("{#");
         let (tag, after) = tag.split_at(length.unwrap_or(tag.len()));
+        if !comment {
+            longest = longest.max(code_length(tag));
+        }
         let inner = tag.strip_prefix("{%").and_then(|t| t.strip_suffix("%}"));
         let name = inner.map(|t| t.trim_matches(['-', '+']).trim());
         match name {
@@ -30,7 +37,27 @@ pub(super) fn as_scopes(source: &str) -> String {
         }
     }
     out.push_str(rest);
-    out
+    (out, longest)
+}
+
+/// The bytes of a tag that are not inside strings.
+fn code_length(tag: &str) -> usize {
+    let mut quote = None;
+    let mut length = 0;
+    let mut bytes = tag.bytes();
+    while let Some(byte) = bytes.next() {
+        match (quote, byte) {
+            (Some(_), b'\\') => drop(bytes.next()),
+            (Some(open), _) if byte == open => quote = None,
+            (Some(_), _) => {}
+            (None, b'\'' | b'"') => {
+                quote = Some(byte);
+                length += 1;
+            }
+            (None, _) => length += 1,
+        }
+    }
+    length
 }
 
 /// The length of a tag up to and with its closing mark, which strings inside may contain.

@@ -1,12 +1,14 @@
 //! JSON as Python's `json.dumps` writes it.
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::Arguments;
-use super::python;
+use super::{fuel, python};
 
 struct Style {
+    /// The most bytes to write.
+    most: usize,
     ascii: bool,
     indent: Option<String>,
     item_separator: String,
@@ -17,6 +19,7 @@ struct Style {
 impl Default for Style {
     fn default() -> Self {
         Style {
+            most: usize::MAX,
             ascii: false,
             indent: None,
             item_separator: ", ".into(),
@@ -27,16 +30,25 @@ impl Default for Style {
 }
 
 /// The `tojson` filter: `json.dumps`, by default without escapes for characters beyond ASCII.
-pub(super) fn tojson(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+pub(super) fn tojson(
+    state: &State,
+    value: &Value,
+    positional: Rest<Value>,
+    named: Kwargs,
+) -> Result<String, Error> {
     let arguments = Arguments::of(&positional, named);
-    let mut style = Style::default();
+    let mut style = Style { most: fuel::writing_left(state), ..Style::default() };
     if let Some(ascii) = arguments.get(0, "ensure_ascii")? {
         style.ascii = ascii.is_true();
     }
     if let Some(indent) = arguments.get(1, "indent")? {
         style.indent = Some(match indent.as_str() {
             Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(i64::try_from(indent)?).unwrap_or(0)),
+            None => {
+                let width = usize::try_from(i64::try_from(indent)?).unwrap_or(0);
+                fuel::check(state, width)?;
+                " ".repeat(width)
+            }
         });
         style.item_separator = ",".into();
     }
@@ -69,6 +81,7 @@ pub(super) fn text(value: &serde_json::Value) -> String {
 impl Style {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         python::check_depth(depth)?;
+        self.check(out)?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -102,6 +115,11 @@ impl Style {
         Ok(())
     }
 
+    /// Fails when too much was written.
+    fn check(&self, out: &str) -> Result<(), Error> {
+        if out.len() <= self.most { Ok(()) } else { Err(fuel::spent()) }
+    }
+
     fn write_all<'v>(
         &self,
         items: impl ExactSizeIterator<Item = &'v Value>,
@@ -113,8 +131,12 @@ impl Style {
         let break_line = |depth: usize, out: &mut String| {
             if let Some(indent) = &self.indent {
                 out.push('\n');
-                (0..depth).for_each(|_| out.push_str(indent));
+                for _ in 0..depth {
+                    self.check(out)?;
+                    out.push_str(indent);
+                }
             }
+            self.check(out)
         };
         out.push(open);
         let empty = items.len() == 0;
@@ -122,11 +144,11 @@ impl Style {
             if index > 0 {
                 out.push_str(&self.item_separator);
             }
-            break_line(depth + 1, out);
+            break_line(depth + 1, out)?;
             write(item, out)?;
         }
         if !empty {
-            break_line(depth, out);
+            break_line(depth, out)?;
         }
         out.push(close);
         Ok(())

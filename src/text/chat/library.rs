@@ -1,7 +1,7 @@
 //! Filters, tests and functions of jinja2 where the engine's own are absent or differ.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::arguments::Arguments;
 use super::{json, methods, python, time};
@@ -10,6 +10,7 @@ use super::{json, methods, python, time};
 pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("string", python::str);
+    environment.add_filter("pprint", pprint);
     for name in ["default", "d"] {
         environment.add_filter(name, default);
     }
@@ -21,7 +22,9 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("float", float);
     environment.add_filter("center", center);
     environment.add_filter("truncate", truncate);
-    environment.add_filter("wordcount", |value: &Value| Ok::<_, Error>(words(&python::str(value)?)));
+    environment.add_filter("wordcount", |state: &State, value: &Value| {
+        Ok::<_, Error>(words(&python::str(state, value)?))
+    });
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("sequence", |value: &Value| {
         matches!(
@@ -37,13 +40,19 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_function("strftime_now", time::now);
 }
 
-fn raise_exception(message: &Value) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, python::str(message)?))
+/// The engine's, whose time grows with more than the square of the depth, for what can be written otherwise.
+fn pprint(state: &State, value: &Value) -> Result<String, Error> {
+    python::str(state, value)?;
+    Ok(minijinja::filters::pprint(value))
 }
 
-fn escape(value: &Value) -> Result<String, Error> {
+fn raise_exception(state: &State, message: &Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, python::str(state, message)?))
+}
+
+fn escape(state: &State, value: &Value) -> Result<String, Error> {
     let mut out = String::new();
-    for character in python::str(value)?.chars() {
+    for character in python::str(state, value)?.chars() {
         match character {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
@@ -67,18 +76,18 @@ fn default(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<Valu
     Ok(if value.is_undefined() || (falsy_too && !value.is_true()) { fallback } else { value.clone() })
 }
 
-fn trim(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+fn trim(state: &State, value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let arguments = Arguments::of(&positional, named);
     let chars = arguments.text(0, "chars")?;
     arguments.finish(1)?;
-    Ok(methods::trim(&python::str(value)?, chars.as_deref(), true, true).to_owned())
+    Ok(methods::trim(&python::str(state, value)?, chars.as_deref(), true, true).to_owned())
 }
 
-fn center(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+fn center(state: &State, value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let arguments = Arguments::of(&positional, named);
     let width = arguments.integer(0, "width")?.unwrap_or(80);
     arguments.finish(1)?;
-    Ok(methods::center(&python::str(value)?, width, ' '))
+    Ok(methods::center(&python::str(state, value)?, width, ' '))
 }
 
 /// `int(value)`, or the default where Python refuses.
@@ -138,14 +147,14 @@ fn float(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<Value,
 
 /// Cut to `length` characters with `end`, at a word's end unless words may be cut; texts that are
 /// longer by at most `leeway` stay.
-fn truncate(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+fn truncate(state: &State, value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let arguments = Arguments::of(&positional, named);
     let length = arguments.integer(0, "length")?.unwrap_or(255);
     let cut_words = arguments.flag(1, "killwords")?;
     let end = arguments.text(2, "end")?.unwrap_or_else(|| "...".into());
     let leeway = arguments.integer(3, "leeway")?.unwrap_or(5);
     arguments.finish(4)?;
-    let text = python::str(value)?;
+    let text = python::str(state, value)?;
     let kept = length - end.chars().count() as i64;
     if kept < 0 || leeway < 0 {
         return Err(Error::new(ErrorKind::InvalidOperation, "truncate: the length or leeway is too small"));

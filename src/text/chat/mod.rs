@@ -8,6 +8,7 @@
 
 mod arguments;
 mod environment;
+mod fuel;
 mod generation;
 mod json;
 mod library;

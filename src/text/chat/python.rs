@@ -1,21 +1,24 @@
 //! How Python writes values: `str`, `repr`, and floats.
 
 use minijinja::value::{Tuple, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
+
+use super::fuel;
 
 /// `str(value)`.
-pub(super) fn str(value: &Value) -> Result<String, Error> {
+pub(super) fn str(state: &State, value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
         None if value.is_undefined() => Ok(String::new()),
-        None => repr(value),
+        None => repr(value, fuel::writing_left(state)),
     }
 }
 
-/// `repr(value)`.
-pub(super) fn repr(value: &Value) -> Result<String, Error> {
+/// `repr(value)`, which may have `most` bytes: a value that holds another twice, and so on, is
+/// written longer than it is.
+pub(super) fn repr(value: &Value, most: usize) -> Result<String, Error> {
     let mut out = String::new();
-    write_repr(value, &mut out, 0)?;
+    write_repr(value, &mut out, most, 0)?;
     Ok(out)
 }
 
@@ -27,8 +30,11 @@ pub(super) fn check_depth(depth: usize) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"))
 }
 
-fn write_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
+fn write_repr(value: &Value, out: &mut String, most: usize, depth: usize) -> Result<(), Error> {
     check_depth(depth)?;
+    if out.len() > most {
+        return Err(fuel::spent());
+    }
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::String => write_str_repr(value.as_str().unwrap_or_default(), out),
@@ -45,7 +51,7 @@ fn write_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error
                     out.push_str(", ");
                 }
                 count += 1;
-                write_repr(&item, out, depth + 1)?;
+                write_repr(&item, out, most, depth + 1)?;
             }
             if count == 1 && value.downcast_object_ref::<Tuple>().is_some() {
                 out.push(',');
@@ -58,9 +64,9 @@ fn write_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error
                 if index > 0 {
                     out.push_str(", ");
                 }
-                write_repr(&key, out, depth + 1)?;
+                write_repr(&key, out, most, depth + 1)?;
                 out.push_str(": ");
-                write_repr(&value.get_item(&key)?, out, depth + 1)?;
+                write_repr(&value.get_item(&key)?, out, most, depth + 1)?;
             }
             out.push('}');
         }
@@ -197,7 +203,7 @@ mod tests {
             ("é\u{a0}\u{200b}\u{feff}\u{1f642}", "'é\\xa0\\u200b\\ufeff🙂'"),
             ("\n\t\\\u{7f}\u{1}", "'\\n\\t\\\\\\x7f\\x01'"),
         ] {
-            assert_eq!(repr(&Value::from(text)).unwrap(), quoted);
+            assert_eq!(repr(&Value::from(text), 100).unwrap(), quoted);
         }
     }
 }

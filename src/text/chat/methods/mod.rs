@@ -13,7 +13,7 @@ pub(super) use strings::{center, trim};
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let arguments = Arguments::new(args)?;
     let own = match value.as_str() {
-        Some(text) => strings::call(text, method, &arguments)?,
+        Some(text) => strings::call(state, text, method, &arguments, args)?,
         None => container(value, method, &arguments)?,
     };
     match own {
@@ -34,7 +34,7 @@ fn container(value: &Value, method: &str, arguments: &Arguments<'_>) -> Result<O
             arguments.finish(1)?;
             match value.try_iter()?.position(|item| item == wanted) {
                 Some(index) => Ok(Some(Value::from(index))),
-                None => Err(Error::new(ErrorKind::InvalidOperation, format!("{wanted} is not in list"))),
+                None => Err(Error::new(ErrorKind::InvalidOperation, "the value is not in list")),
             }
         }
         _ => Ok(None),

@@ -1,13 +1,23 @@
 //! Methods of `str`. Positions count characters.
 
 use minijinja::value::{Tuple, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
 
 use super::super::arguments::{Arguments, text};
-use super::super::python::is_printable;
+use super::super::fuel;
+use super::super::python::{is_printable, repr};
+
+/// Bytes that a part of a list of texts takes besides the text.
+const PART: usize = 64;
 
 /// The method's result; none if it is not one of these.
-pub(super) fn call(string: &str, method: &str, arguments: &Arguments<'_>) -> Result<Option<Value>, Error> {
+pub(super) fn call(
+    state: &State,
+    string: &str,
+    method: &str,
+    arguments: &Arguments<'_>,
+    args: &[Value],
+) -> Result<Option<Value>, Error> {
     let result = match method {
         "strip" | "lstrip" | "rstrip" => {
             let chars = arguments.text(0, "")?;
@@ -18,11 +28,18 @@ pub(super) fn call(string: &str, method: &str, arguments: &Arguments<'_>) -> Res
             let separator = arguments.text(0, "sep")?;
             let most = arguments.integer(1, "maxsplit")?.and_then(|most| usize::try_from(most).ok());
             arguments.finish(2)?;
+            let gaps = match separator.as_deref() {
+                None => string.chars().filter(|c| is_space(*c)).count(),
+                Some("") => 0,
+                Some(separator) => string.matches(separator).count(),
+            };
+            fuel::check(state, gaps.saturating_mul(PART))?;
             list(split(string, separator.as_deref(), most.unwrap_or(usize::MAX), method == "rsplit")?)
         }
         "splitlines" => {
             let keep = arguments.flag(0, "keepends")?;
             arguments.finish(1)?;
+            fuel::check(state, string.chars().filter(|c| is_space(*c)).count().saturating_mul(PART))?;
             list(split_lines(string, keep))
         }
         "partition" | "rpartition" => {
@@ -46,13 +63,26 @@ pub(super) fn call(string: &str, method: &str, arguments: &Arguments<'_>) -> Res
             let (old, new) = (text(arguments.need(0, "")?)?, text(arguments.need(1, "")?)?);
             let count = arguments.integer(2, "count")?.and_then(|count| usize::try_from(count).ok());
             arguments.finish(3)?;
-            Value::from(string.replacen(&old, &new, count.unwrap_or(usize::MAX)))
+            let count = count.unwrap_or(usize::MAX);
+            let times = string.matches(&old).count().min(count);
+            fuel::check(state, times.saturating_mul(new.len()))?;
+            Value::from(string.replacen(&old, &new, count))
         }
         "join" => {
             let items = arguments.need(0, "")?;
             arguments.finish(1)?;
-            let items: Result<Vec<String>, Error> = items.try_iter()?.map(text).collect();
-            Value::from(items?.join(string))
+            let mut joined = String::new();
+            let left = fuel::bytes_left(state);
+            for (index, item) in items.try_iter()?.enumerate() {
+                if index > 0 {
+                    joined.push_str(string);
+                }
+                joined.push_str(&text(item)?);
+                if joined.len() > left {
+                    return Err(fuel::spent());
+                }
+            }
+            Value::from(joined)
         }
         "title" | "swapcase" => {
             arguments.finish(0)?;
@@ -79,6 +109,10 @@ pub(super) fn call(string: &str, method: &str, arguments: &Arguments<'_>) -> Res
             arguments.finish(1)?;
             Value::from(expand_tabs(string, usize::try_from(size).unwrap_or(0)))
         }
+        "format" => {
+            check_format(state, string, args)?;
+            return Ok(None);
+        }
         "isspace" | "isprintable" => {
             arguments.finish(0)?;
             Value::from(match method {
@@ -89,6 +123,24 @@ pub(super) fn call(string: &str, method: &str, arguments: &Arguments<'_>) -> Res
         _ => return Ok(None),
     };
     Ok(Some(result))
+}
+
+/// Fails for widths in a format, or values to be written, that cannot be paid for.
+fn check_format(state: &State, format: &str, args: &[Value]) -> Result<(), Error> {
+    let fields = format.split('{').skip(1).map(|rest| rest.split('}').next().unwrap_or(rest));
+    let numbers = fields.flat_map(|field| field.split(|c: char| !c.is_ascii_digit()));
+    let widths =
+        numbers.filter(|digits| !digits.is_empty()).map(|digits| digits.parse().unwrap_or(usize::MAX));
+    let mut bytes = widths.fold(format.len(), usize::saturating_add);
+    fuel::check(state, bytes)?;
+    let left = fuel::writing_left(state);
+    for value in args {
+        if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
+            bytes = bytes.saturating_add(repr(value, left)?.len());
+            fuel::check(state, bytes)?;
+        }
+    }
+    Ok(())
 }
 
 fn list(items: Vec<String>) -> Value {

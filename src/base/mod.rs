@@ -8,7 +8,9 @@ pub mod info;
 pub mod options;
 pub mod panics;
 pub mod progress;
+pub mod quote;
 pub mod signals;
+pub mod small_file;
 
 pub use cancel::CancelToken;
 pub use error::{Code, Error, Result};

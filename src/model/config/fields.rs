@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::base::quote::{json_fault, name as name_of};
 use crate::base::{Error, Result};
 use crate::model::weights::read_small;
 
@@ -26,6 +27,9 @@ impl JsonFile {
         match serde_json::from_slice(&text) {
             Ok(Value::Object(object)) => Ok(JsonFile { path: path.to_owned(), object }),
             Ok(_) => Err(bad("does not hold a JSON object".to_owned())),
+            Err(error) if error.to_string().contains("recursion limit") => {
+                Err(bad(format!("is {}", json_fault(&error))))
+            }
             Err(error) => {
                 Err(bad(format!("is not valid JSON (line {}, column {})", error.line(), error.column())))
             }
@@ -61,7 +65,7 @@ impl<'a> Fields<'a> {
     /// INVALID_MODEL: "`field` `what`".
     pub(super) fn invalid(&self, name: &str, what: impl AsRef<str>) -> Error {
         let field = self.field_name(name);
-        Error::invalid_model(format!("{field} in {} {}", self.path.display(), what.as_ref()))
+        Error::invalid_model(format!("{} in {} {}", name_of(&field), self.path.display(), what.as_ref()))
             .file(self.path)
             .field(field)
     }
@@ -70,7 +74,8 @@ impl<'a> Fields<'a> {
     pub(super) fn unsupported(&self, name: &str, what: impl AsRef<str>) -> Error {
         let field = self.field_name(name);
         Error::unsupported(format!(
-            "{field} in {} {}, which is not supported",
+            "{} in {} {}, which is not supported",
+            name_of(&field),
             self.path.display(),
             what.as_ref()
         ))

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{ModelConfig, Names, Rope, RopeScaling};
+use crate::base::quote::quote;
 use crate::base::{Error, Result};
 use crate::model::weights::{ElementType, Encoding, GgufMetadata, Value, WeightFiles};
 
@@ -54,7 +55,7 @@ impl ModelConfig {
     pub fn from_gguf(metadata: &GgufMetadata, weights: &WeightFiles) -> Result<Self> {
         match metadata.text(ARCHITECTURE)? {
             Some(LLAMA) => {}
-            Some(other) => return Err(metadata.unsupported(ARCHITECTURE, format!("is {other:?}"))),
+            Some(other) => return Err(metadata.unsupported(ARCHITECTURE, format!("is {}", quote(other)))),
             None => return Err(metadata.invalid(ARCHITECTURE, "is missing")),
         }
         refuse_foreign(metadata)?;
@@ -180,7 +181,7 @@ fn rope(metadata: &GgufMetadata, weights: &WeightFiles) -> Result<Rope> {
         (Some("none"), _) => RopeScaling::None,
         (None | Some("linear"), None | Some(1.0)) => RopeScaling::None,
         (None | Some("linear"), Some(factor)) => RopeScaling::Linear { factor },
-        (Some(other), _) => return Err(metadata.unsupported(&kind_key, format!("is {other:?}"))),
+        (Some(other), _) => return Err(metadata.unsupported(&kind_key, format!("is {}", quote(other)))),
     };
     if let Some(factors) = rope_factors(weights)? {
         if scaling != RopeScaling::None {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, JsonFile};
 use super::{ModelConfig, Names, Quantization, Rope};
+use crate::base::quote::quote;
 use crate::base::{Code, Error, Result};
 
 const CONFIG: &str = "config.json";
@@ -67,7 +68,7 @@ impl ModelConfig {
 fn from_fields(fields: &Fields<'_>) -> Result<ModelConfig> {
     let model_type = fields.text("model_type")?.ok_or_else(|| fields.invalid("model_type", "is missing"))?;
     if !MODEL_TYPES.contains(&model_type) {
-        return Err(fields.unsupported("model_type", format!("is {model_type:?}")));
+        return Err(fields.unsupported("model_type", format!("is {}", quote(model_type))));
     }
     if fields.get("model_file").is_some() {
         return Err(fields.unsupported("model_file", "asks for a graph of its own"));
@@ -119,7 +120,7 @@ fn head_dim(fields: &Fields<'_>, hidden: usize, heads: usize) -> Result<usize> {
 fn refuse_foreign(fields: &Fields<'_>) -> Result<()> {
     match fields.text("hidden_act")? {
         None | Some("silu" | "swish") => {}
-        Some(other) => return Err(fields.unsupported("hidden_act", format!("is {other:?}"))),
+        Some(other) => return Err(fields.unsupported("hidden_act", format!("is {}", quote(other)))),
     }
     for (name, neutral) in NEUTRAL {
         if let Some(value) = fields.get(name)

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, whole};
 use crate::base::Result;
+use crate::base::quote::quote;
 use crate::model::weights::text_model_name;
 
 /// Parameters of MLX's affine quantisation: an element is `scale * q + bias`, where scale and
@@ -57,7 +58,7 @@ impl Quantization {
                 None => return Ok(None),
                 Some(section) => {
                     if let Some(method) = section.text("quant_method")? {
-                        return Err(section.unsupported("quant_method", format!("is {method:?}")));
+                        return Err(section.unsupported("quant_method", format!("is {}", quote(method))));
                     }
                     section
                 }
@@ -65,7 +66,7 @@ impl Quantization {
         };
         let default = match parameters(&section)? {
             Parameters::Affine(affine) => affine,
-            Parameters::Mode(mode) => return Err(section.unsupported("mode", format!("is {mode:?}"))),
+            Parameters::Mode(mode) => return Err(section.unsupported("mode", format!("is {}", quote(&mode)))),
         };
         let mut overrides = BTreeMap::new();
         for (path, value) in section.iter() {

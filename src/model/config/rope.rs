@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::Names;
 use super::fields::Fields;
 use crate::base::Result;
+use crate::base::quote::quote;
 
 /// What mlx-lm takes where a file says nothing.
 const DEFAULT_THETA: f64 = 10_000.0;
@@ -133,7 +134,7 @@ fn scaling(section: &Fields<'_>) -> Result<RopeScaling> {
                 original_max_positions: section.number("original_max_position_embeddings")?.unwrap_or(8192.0),
             })
         }
-        other => Err(section.unsupported("rope_type", format!("is {other:?}"))),
+        other => Err(section.unsupported("rope_type", format!("is {}", quote(other)))),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::file::{WeightFile, zeroed};
 use super::folder;
 use super::types::{BlockFormat, ElementType, Encoding, Tensor};
+use crate::base::quote;
 use crate::base::{Error, Result};
 
 /// Open weight files and the tensors in them. Reads by position; any thread.
@@ -88,7 +89,8 @@ impl WeightFiles {
 
     /// INVALID_MODEL for a tensor that is not there.
     pub(crate) fn missing(&self, name: &str) -> Error {
-        let error = Error::invalid_model(format!("the model's files hold no tensor {name}")).tensor(name);
+        let error = Error::invalid_model(format!("the model's files hold no tensor {}", quote::name(name)))
+            .tensor(name);
         match self.files.as_slice() {
             [only] => error.file(only.path()),
             [first, ..] => error.file(first.path().parent().unwrap_or(first.path())),
@@ -101,7 +103,7 @@ impl WeightFiles {
         let file = &self.files[tensor.file];
         Error::invalid_model(format!(
             "tensor {} in {} {}",
-            tensor.stored_name(),
+            quote::name(tensor.stored_name()),
             file.path().display(),
             what.as_ref()
         ))

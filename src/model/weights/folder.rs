@@ -9,6 +9,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use super::file::{WeightFile, read_small};
 use super::safetensors::read_header;
 use super::types::Tensor;
+use crate::base::quote::{self, json_fault, quote};
 use crate::base::{Code, Error, Result};
 
 const INDEX_NAME: &str = "model.safetensors.index.json";
@@ -75,8 +76,9 @@ fn open_indexed(folder: &Path, index: Index) -> Result<(Vec<WeightFile>, Vec<Ten
     for (number, shard) in index.shards.iter().enumerate() {
         let file = WeightFile::open(&folder.join(shard)).map_err(|error| match error.code() {
             Code::NotFound => Error::not_found(format!(
-                "{} names the file {shard}, which is not in the folder",
-                index.path.display()
+                "{} names the file {}, which is not in the folder",
+                index.path.display(),
+                quote(shard)
             ))
             .file(folder.join(shard)),
             _ => error,
@@ -95,8 +97,9 @@ fn open_indexed(folder: &Path, index: Index) -> Result<(Vec<WeightFile>, Vec<Ten
     if let Some((name, shard)) = wanted.into_iter().min() {
         let shard = folder.join(&index.shards[shard]);
         return Err(Error::invalid_model(format!(
-            "{} places tensor {name} in {}, which does not hold it",
+            "{} places tensor {} in {}, which does not hold it",
             index.path.display(),
+            quote::name(&name),
             shard.display()
         ))
         .file(shard)
@@ -122,14 +125,14 @@ fn read_index(path: &Path) -> Result<Option<Index>> {
         Err(error) => return Err(error),
     };
     let bad = |what: String| Error::invalid_model(format!("{} {what}", path.display())).file(path);
-    let IndexFile(map) =
-        serde_json::from_slice(&text).map_err(|error| bad(format!("is no weight index: {error}")))?;
+    let IndexFile(map) = serde_json::from_slice(&text)
+        .map_err(|error| bad(format!("is no weight index: {}", json_fault(&error))))?;
     let mut shards: Vec<String> = map.shards.keys().cloned().collect();
     shards.sort();
     for shard in &shards {
         let plain = Path::new(shard).file_name().is_some_and(|name| name == shard.as_str());
         if !plain || !shard.ends_with(".safetensors") {
-            return Err(bad(format!("names {shard:?}, which is no safetensors file of the folder"))
+            return Err(bad(format!("names {}, which is no safetensors file of the folder", quote(shard)))
                 .field("weight_map"));
         }
     }

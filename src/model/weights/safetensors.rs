@@ -16,6 +16,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer, Map
 
 use super::file::{WeightFile, zeroed};
 use super::types::{ElementType, Encoding, RowOrder, Tensor, checked_elements};
+use crate::base::quote;
 use crate::base::{Error, Result};
 
 /// The format's own limit of the header's length.
@@ -149,7 +150,7 @@ fn validate(
         // Each dimension of a tensor that has bytes fits; one of an empty tensor may not.
         let shape: Option<Vec<usize>> = entry.shape.iter().map(|&axis| usize::try_from(axis).ok()).collect();
         let shape = shape.ok_or_else(|| {
-            file.invalid(format!("declares an impossible shape for tensor {}", entry.name))
+            file.invalid(format!("declares an impossible shape for tensor {}", quote::name(&entry.name)))
                 .tensor(&entry.name)
         })?;
         tensors.push(Tensor {
@@ -168,8 +169,9 @@ fn validate(
 
 /// Shape, type and offsets of one entry agree with each other and lie in the file.
 fn check_extent(file: &WeightFile, entry: &Declared, data_start: u64, data_bytes: u64) -> Result<()> {
-    let bad =
-        |what: String| file.invalid(format!("is damaged: tensor {} {what}", entry.name)).tensor(&entry.name);
+    let bad = |what: String| {
+        file.invalid(format!("is damaged: tensor {} {what}", quote::name(&entry.name))).tensor(&entry.name)
+    };
     let at = |error: Error| error.position(data_start.saturating_add(entry.begin));
     let (begin, end) = (entry.begin, entry.end);
     let Some(stored) = end.checked_sub(begin) else {
@@ -319,7 +321,7 @@ impl<'de> Deserialize<'de> for DeclaredBody {
                 let dtype = dtype.ok_or_else(|| missing("dtype"))?;
                 let name: StrDeserializer<'_, A::Error> = dtype.as_str().into_deserializer();
                 let dtype = safetensors::Dtype::deserialize(name)
-                    .map_err(|_| A::Error::custom(format_args!("unknown dtype {dtype:?}")))?;
+                    .map_err(|_| A::Error::custom(format_args!("unknown dtype {}", quote::quote(&dtype))))?;
                 let offsets = offsets.ok_or_else(|| missing("data_offsets"))?;
                 let &[begin, end] = offsets.as_slice() else {
                     return Err(A::Error::custom("data_offsets must be two numbers"));

@@ -173,7 +173,7 @@ impl Tensor {
             Encoding::Plain(_) | Encoding::Block(_) => Ok(()),
             Encoding::Other(name) => Err(Error::unsupported(format!(
                 "tensor {} is stored as {name}, which is not supported",
-                self.stored_name()
+                crate::base::quote::name(self.stored_name())
             ))
             .tensor(self.stored_name())),
         }

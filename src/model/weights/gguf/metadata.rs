@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::cursor::Cursor;
+use crate::base::quote;
 use crate::base::{Error, Result};
 
 /// Levels of lists within lists; real files have one.
@@ -202,7 +203,7 @@ impl GgufMetadata {
 
     /// INVALID_MODEL: "`key` `what`".
     pub(crate) fn invalid(&self, key: &str, what: impl AsRef<str>) -> Error {
-        Error::invalid_model(format!("{key} in {} {}", self.path.display(), what.as_ref()))
+        Error::invalid_model(format!("{} in {} {}", quote::name(key), self.path.display(), what.as_ref()))
             .file(&self.path)
             .field(key)
     }
@@ -210,7 +211,8 @@ impl GgufMetadata {
     /// UNSUPPORTED: "`key` `what`, which is not supported".
     pub(crate) fn unsupported(&self, key: &str, what: impl AsRef<str>) -> Error {
         Error::unsupported(format!(
-            "{key} in {} {}, which is not supported",
+            "{} in {} {}, which is not supported",
+            quote::name(key),
             self.path.display(),
             what.as_ref()
         ))

@@ -16,6 +16,7 @@ use cursor::Cursor;
 use super::file::WeightFile;
 use super::files::WeightFiles;
 use super::types::{RowOrder, Tensor, checked_elements};
+use crate::base::quote;
 use crate::base::{Error, Result};
 
 pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
@@ -104,7 +105,7 @@ fn read_table(file: &WeightFile, cursor: &mut Cursor<'_>, count: u64) -> Result<
 fn read_entry(file: &WeightFile, cursor: &mut Cursor<'_>, name: &str) -> Result<Tensor> {
     let axes = cursor.u32("a tensor's number of axes")?;
     if axes > AXES_LIMIT {
-        return Err(cursor.invalid(format!("is damaged: tensor {name} has {axes} axes")));
+        return Err(cursor.invalid(format!("is damaged: tensor {} has {axes} axes", quote::name(name))));
     }
     let mut shape = Vec::with_capacity(axes as usize);
     for _ in 0..axes {
@@ -117,7 +118,8 @@ fn read_entry(file: &WeightFile, cursor: &mut Cursor<'_>, name: &str) -> Result<
     let offset = cursor.u64("a tensor's offset")?;
     let storage = formats::storage(number).ok_or_else(|| {
         Error::unsupported(format!(
-            "tensor {name} in {} has the format number {number}, which is not known",
+            "tensor {} in {} has the format number {number}, which is not known",
+            quote::name(name),
             file.path().display()
         ))
         .file(file.path())
@@ -125,7 +127,8 @@ fn read_entry(file: &WeightFile, cursor: &mut Cursor<'_>, name: &str) -> Result<
     })?;
     if row % storage.elements != 0 {
         return Err(cursor.invalid(format!(
-            "is damaged: tensor {name} has rows of {row} elements, but {} stores {} at a time",
+            "is damaged: tensor {} has rows of {row} elements, but {} stores {} at a time",
+            quote::name(name),
             storage.encoding.name(),
             storage.elements
         )));
@@ -133,14 +136,19 @@ fn read_entry(file: &WeightFile, cursor: &mut Cursor<'_>, name: &str) -> Result<
     let bytes = checked_elements(&shape)
         .and_then(|elements| (elements / storage.elements).checked_mul(storage.bytes))
         .ok_or_else(|| {
-            cursor.invalid(format!("is damaged: tensor {name} has the impossible shape {shape:?}"))
+            cursor.invalid(format!(
+                "is damaged: tensor {} has the impossible shape {shape:?}",
+                quote::name(name)
+            ))
         })?;
     let shape: Option<Vec<usize>> = shape.into_iter().map(|axis| usize::try_from(axis).ok()).collect();
     Ok(Tensor {
         name: name.to_owned(),
         stored_name: None,
         encoding: storage.encoding,
-        shape: shape.ok_or_else(|| cursor.invalid(format!("is damaged: tensor {name} is too large")))?,
+        shape: shape.ok_or_else(|| {
+            cursor.invalid(format!("is damaged: tensor {} is too large", quote::name(name)))
+        })?,
         file: 0,
         offset,
         bytes,
@@ -151,7 +159,7 @@ fn read_entry(file: &WeightFile, cursor: &mut Cursor<'_>, name: &str) -> Result<
 /// Turns the offset into one from the start of the file, if the tensor lies in the file.
 fn place(file: &WeightFile, tensor: &mut Tensor, data_start: u64, alignment: u64) -> Result<()> {
     let bad = |what: String| {
-        file.invalid(format!("is damaged: tensor {} {what}", tensor.name)).tensor(&tensor.name)
+        file.invalid(format!("is damaged: tensor {} {what}", quote::name(&tensor.name))).tensor(&tensor.name)
     };
     if !tensor.offset.is_multiple_of(alignment) {
         return Err(bad(format!("begins at {}, which is no multiple of {alignment}", tensor.offset)));
@@ -178,7 +186,11 @@ fn check_overlaps(file: &WeightFile, tensors: &[Tensor]) -> Result<()> {
     match order.windows(2).find(|pair| pair[0].offset + pair[0].bytes > pair[1].offset) {
         None => Ok(()),
         Some(pair) => Err(file
-            .invalid(format!("is damaged: tensor {} overlaps tensor {}", pair[1].name, pair[0].name))
+            .invalid(format!(
+                "is damaged: tensor {} overlaps tensor {}",
+                quote::name(&pair[1].name),
+                quote::name(&pair[0].name)
+            ))
             .tensor(&pair[1].name)
             .position(pair[1].offset)),
     }

@@ -542,7 +542,7 @@ typedef struct {
      */
     int64_t bos;
     /**
-     * 1 if mlxgen_chat_render works with the model's tokenizer, else 0.
+     * 1 if the model has a default chat template that mlxgen_chat_render understands, else 0.
      */
     int32_t has_chat_template;
     /**

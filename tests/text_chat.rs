@@ -349,3 +349,18 @@ fn a_template_that_never_ends_its_calls_is_an_error_on_a_small_stack() {
     let error = thread.spawn(work).unwrap().join().unwrap();
     assert_eq!(error.code(), Code::InvalidArgument, "{error}");
 }
+
+#[test]
+fn only_a_default_template_that_compiles_counts() {
+    for (template, counts) in [
+        (json!("{{ messages }}"), true),
+        (json!("{{ messages }"), false),
+        (json!("{% if %}"), false),
+        (json!([{"name": "rag", "template": "x"}]), false),
+        (json!([{"name": "rag", "template": "x"}, {"name": "default", "template": "y"}]), true),
+        (json!(format!("{{{{ 1{} }}}}", "+1".repeat(50_000))), false),
+    ] {
+        let config = json!({"chat_template": template}).to_string();
+        assert_eq!(load(&[("tokenizer_config.json", &config)]).has_chat_template(), counts, "{config:.100}");
+    }
+}

@@ -383,3 +383,116 @@ fn one_tokenizer_serves_many_threads() {
         }
     });
 }
+
+/// What such a tokenizer.json says at load or at encoding `text`.
+fn fault_of(json: &str, text: &str) -> mlxgen::base::Error {
+    let outcome = Tokenizer::from_json(json).and_then(|tokenizer| tokenizer.encode(text, true, true));
+    outcome.map(|ids| panic!("encoded to {} ids", ids.len())).unwrap_err()
+}
+
+#[test]
+fn contradictions_are_told_in_the_words_of_the_file() {
+    let evil =
+        json!({"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": false});
+    let missing = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<nope>", "type_id": 0}}],
+        "pair": [], "special_tokens": {}});
+    let nested = json!({"type": "Sequence", "processors": [missing.clone()]});
+    let many = json!({"type": "TemplateProcessing", "single": vec![json!({"Sequence": {"id": "A", "type_id": 0}}); 1000],
+        "pair": [], "special_tokens": {}});
+    let long = "x".repeat(1 << 20);
+    let cases: Vec<(String, &str, &str)> = vec![
+        (
+            changed(|f| f["post_processor"] = missing),
+            "post_processor",
+            "\"<nope>\", which it does not define",
+        ),
+        (changed(|f| f["post_processor"] = nested), "post_processor", "<nope>"),
+        (changed(|f| f["post_processor"] = many), "post_processor", "1000 times"),
+        (changed(|f| f["pre_tokenizer"] = evil), "tokenizer", "too many steps"),
+        (changed(|f| f["model"]["merges"] = json!([["a", "b"]])), "model.merges", "not in the vocabulary"),
+        (changed(|f| f["model"]["merges"] = json!(["a  b"])), "model.merges", "two tokens to merge"),
+        (changed(|f| f["model"]["merges"] = json!([long])), "model.merges", "…"),
+        (
+            changed(|f| {
+                f["model"]["continuing_subword_prefix"] = json!("####");
+                f["model"]["merges"] = json!([["a", "b"]]);
+            }),
+            "model.merges",
+            "continuing_subword_prefix",
+        ),
+        (changed(|f| f["model"]["merges"] = json!([["ć", "ć"]])), "model", "contradict"),
+    ];
+    for (json, field, part) in cases {
+        let error = fault_of(&json, &format!("{}!", "a".repeat(40)));
+        assert_eq!(error.code(), Code::InvalidModel, "{error}");
+        assert_eq!(error.detail().field.as_deref(), Some(field), "{error}");
+        assert!(error.message().contains(part), "{part}: {error}");
+        assert!(error.message().len() < 500 && !error.message().contains("slice"), "{error}");
+    }
+    let deep = fault_of(&format!("{{\"normalizer\": {}", "[".repeat(1000)), "");
+    assert!(deep.message().contains("nested too deeply"), "{deep}");
+}
+
+#[test]
+fn normalizers_cannot_multiply_a_text_nor_state_sizes_that_they_lack() {
+    let step = json!({"type": "Replace", "pattern": {"Regex": "x|y"}, "content": "x".repeat(100)});
+    let chain = json!({"type": "Sequence", "normalizers": vec![step.clone(); 4]});
+    let decoders = json!({"type": "Sequence", "decoders": vec![step.clone(); 4]});
+    // Three bytes after the size, and a size of four billion.
+    let table = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
+    let cases = [
+        ("normalizer", changed(|f| f["normalizer"] = chain), "4096 times"),
+        ("decoder", changed(|f| f["decoder"] = decoders), "4096 times"),
+        ("normalizer", changed(|f| f["normalizer"] = table("/////wAAAAA=")), "damaged"),
+        ("normalizer", changed(|f| f["normalizer"] = table("AAAA")), "damaged"),
+        ("normalizer", changed(|f| f["normalizer"] = table("")), "damaged"),
+    ];
+    for (field, json, part) in cases {
+        let error = fault_of(&json, "xxx");
+        assert_eq!(
+            (error.code(), error.detail().field.as_deref()),
+            (Code::InvalidModel, Some(field)),
+            "{error}"
+        );
+        assert!(error.message().contains(part), "{error}");
+    }
+    let one = Tokenizer::from_json(&changed(|f| f["normalizer"] = step)).unwrap();
+    assert_eq!(one.encode("x", true, true).unwrap().len(), 100);
+}
+
+#[test]
+fn files_that_are_no_files_are_refused() {
+    let config = json!({"bos_token": "<s>"}).to_string();
+    for name in [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "additional_chat_templates/other.jinja",
+    ] {
+        let all =
+            [("tokenizer.json", tokenizer_json(&SPECIAL, None)), ("tokenizer_config.json", config.clone())];
+        let folder = folder(&all);
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _ = std::fs::remove_file(&path);
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = Tokenizer::load_dir(folder.path()).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidModel, "{name}: {error}");
+        assert_eq!(error.detail().file.as_deref(), Some(path.as_path()));
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!(Tokenizer::load_dir(folder.path()).unwrap_err().code(), Code::InvalidModel);
+    }
+    assert_eq!(Tokenizer::load_json("/dev/zero".as_ref()).unwrap_err().code(), Code::InvalidModel);
+    for text in ["null", "[]", "3", "\"text\""] {
+        let folder = folder(&[
+            ("tokenizer.json", tokenizer_json(&SPECIAL, None)),
+            ("tokenizer_config.json", text.into()),
+        ]);
+        assert_eq!(Tokenizer::load_dir(folder.path()).unwrap_err().code(), Code::InvalidModel, "{text}");
+    }
+}

@@ -150,7 +150,7 @@ pub struct mlxgen_model_description {
     pub eos_count: usize,
     /// The token id that begins a sequence; -1: none.
     pub bos: i64,
-    /// 1 if mlxgen_chat_render works with the model's tokenizer, else 0.
+    /// 1 if the model has a default chat template that mlxgen_chat_render understands, else 0.
     pub has_chat_template: i32,
     /// 0.
     pub reserved: i32,

@@ -11,7 +11,7 @@ use super::handle::{self, object};
 use super::library::path;
 use super::options::{self, bits, choice, flag, versioned};
 use super::status::mlxgen_status;
-use crate::base::{Code, Error, Result};
+use crate::base::{Code, Result};
 use crate::generate::gguf_tokenizer;
 use crate::text::{ChatOptions, Tokenizer, ToolArguments};
 
@@ -298,10 +298,5 @@ fn load(path: &Path) -> Result<Tokenizer> {
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
         return gguf_tokenizer::open(path);
     }
-    let json = std::fs::read(path).map_err(|fault| Error::io(path, "read", &fault))?;
-    let json = String::from_utf8(json).map_err(|fault| {
-        let position = fault.utf8_error().valid_up_to();
-        Error::invalid_model(format!("{} is not UTF-8", path.display())).file(path).position(position as u64)
-    })?;
-    Tokenizer::from_json(&json).map_err(|error| error.file(path))
+    Tokenizer::load_json(path)
 }

@@ -7,6 +7,7 @@ use tokenizers::AddedToken;
 use tokenizers::processors::template::{SpecialToken, TemplateProcessing, Tokens};
 
 use super::guard::unpanicked;
+use crate::base::quote::quote;
 use crate::base::{Error, Result};
 
 /// Declares the tokens of tokenizer_config.json's `added_tokens_decoder`, and makes special those
@@ -21,8 +22,11 @@ pub(super) fn declare(
     let mut declared: BTreeMap<u32, AddedToken> = BTreeMap::new();
     for (id, token) in config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten() {
         let bad = || {
-            Error::invalid_model(format!("added_tokens_decoder has an entry {id:?} that is not a token"))
-                .field("added_tokens_decoder")
+            Error::invalid_model(format!(
+                "added_tokens_decoder has an entry {} that is not a token",
+                quote(id)
+            ))
+            .field("added_tokens_decoder")
         };
         let id: u32 = id.parse().map_err(|_| bad())?;
         declared.insert(id, token_of(token).ok_or_else(bad)?);
@@ -58,8 +62,9 @@ fn add(inner: &mut tokenizers::Tokenizer, token: AddedToken) -> Result<()> {
         return Ok(());
     }
     let content = token.content.clone();
-    let added = unpanicked(|| inner.add_tokens([token])).map_err(Error::invalid_model)?;
-    added.map(drop).map_err(|e| Error::invalid_model(format!("cannot add the token {content:?}: {e}")))
+    let failed = || Error::invalid_model(format!("the token {} cannot be added", quote(&content)));
+    let added = unpanicked(|| inner.add_tokens([token])).map_err(|_| failed())?;
+    added.map(drop).map_err(|_| failed())
 }
 
 /// A token from its text, or from an object with its text and properties.

@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::base::quote::brief;
 use crate::base::{Error, Result};
 
 /// Adds the ids of `value`: an integer, a list of integers, or null. Negative numbers mean none.
 pub(super) fn add_ids(set: &mut BTreeSet<u32>, value: &Value, field: &str) -> Result<()> {
     let bad = || {
-        Error::invalid_model(format!("{field} is {value}, neither a token id nor a list of token ids"))
-            .field(field)
+        Error::invalid_model(format!(
+            "{field} is {}, neither a token id nor a list of token ids",
+            brief(&value.to_string())
+        ))
+        .field(field)
     };
     match value {
         Value::Null => Ok(()),

@@ -1,6 +1,5 @@
 //! A tokenizer from the files of a model folder.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -12,7 +11,14 @@ use super::decode::Pipeline;
 use super::eos::add_ids;
 use super::parse;
 use super::tokenizer::Roles;
-use crate::base::{Error, Result};
+use crate::base::quote::json_fault;
+use crate::base::{Code, Error, Result, small_file};
+
+/// The largest tokenizer.json in bytes: ten times the largest known ones.
+const MOST_BYTES: u64 = 512 << 20;
+
+/// The same for the files beside it.
+const MOST_SIDE_BYTES: u64 = 64 << 20;
 
 /// Names of special tokens that tokenizer_config.json may give and templates may use.
 const NAMES: [&str; 7] =
@@ -31,7 +37,7 @@ impl Tokenizer {
     pub fn load_dir(folder: &Path) -> Result<Tokenizer> {
         let files = Files::read(folder)?;
         let path = folder.join("tokenizer.json");
-        let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", &e))?;
+        let bytes = small_file::read(&path, MOST_BYTES)?;
         let mut inner = parse::tokenizer(&path, &bytes)?;
         drop(bytes);
         added::declare(&mut inner, &files.config, &files.names())
@@ -39,6 +45,18 @@ impl Tokenizer {
         let roles = files.roles(&inner)?;
         let pipeline = pipeline(&inner).map_err(|e| e.file(&path))?;
         Tokenizer::assemble(inner, pipeline, roles, files.templates).map_err(|e| e.file(&path))
+    }
+
+    /// A tokenizer from a `tokenizer.json` alone.
+    pub fn load_json(path: &Path) -> Result<Tokenizer> {
+        let json = small_file::read(path, MOST_BYTES)?;
+        let json = String::from_utf8(json).map_err(|fault| {
+            let position = fault.utf8_error().valid_up_to();
+            Error::invalid_model(format!("{} is not UTF-8", path.display()))
+                .file(path)
+                .position(position as u64)
+        })?;
+        Tokenizer::from_json(&json).map_err(|error| error.file(path))
     }
 
     /// A tokenizer from the text of a `tokenizer.json` alone.
@@ -156,7 +174,8 @@ fn read_object(path: &Path) -> Result<Map<String, Value>> {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Err(Error::invalid_model(format!("{}: not a JSON object", path.display())).file(path)),
         Err(fault) => {
-            let error = Error::invalid_model(format!("{}: {fault}", path.display())).file(path);
+            let error =
+                Error::invalid_model(format!("{}: {}", path.display(), json_fault(&fault))).file(path);
             Err(parse::at_fault(error, text, &fault))
         }
     }
@@ -164,9 +183,9 @@ fn read_object(path: &Path) -> Result<Map<String, Value>> {
 
 /// The bytes of a file; none if there is no such file.
 pub(super) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>> {
-    match fs::read(path) {
+    match small_file::read(path, MOST_SIDE_BYTES) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(path, "read", &error)),
+        Err(error) if error.code() == Code::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -14,6 +14,7 @@ use super::decode::Pipeline;
 use super::guard::unpanicked;
 use super::pretokenizers::scheme;
 use super::tokenizer::Roles;
+use crate::base::quote::{brief, quote};
 use crate::base::{Error, Result};
 
 /// What a GGUF file says of its tokenizer, as read; the keys are those after `tokenizer.`.
@@ -67,8 +68,8 @@ impl Tokenizer {
     pub fn from_gguf(source: GgufTokenizer) -> Result<Tokenizer> {
         if source.model != "gpt2" {
             return Err(Error::unsupported(format!(
-                "the tokenizer kind {:?} is not supported in GGUF files; only \"gpt2\" is",
-                source.model
+                "the tokenizer kind {} is not supported in GGUF files; only \"gpt2\" is",
+                quote(&source.model)
             ))
             .field("tokenizer.ggml.model"));
         }
@@ -84,7 +85,9 @@ impl Tokenizer {
                 .build()
         });
         let invalid = |reason: String| Error::invalid_model(reason).field("tokenizer.ggml.merges");
-        let model = model.map_err(invalid)?.map_err(|e| invalid(e.to_string()))?;
+        let model = model
+            .map_err(|_| invalid("the tokens and merges of the tokenizer contradict each other".into()))?
+            .map_err(|e| invalid(brief(&e.to_string())))?;
 
         let mut inner = tokenizers::Tokenizer::new(model);
         if scheme.compose {
@@ -141,9 +144,12 @@ impl GgufTokenizer {
             self.tokens.iter().enumerate().filter(|(index, _)| self.kind(*index) != kind::UNUSED)
         {
             if let Some(first) = seen.insert(token, index) {
-                return Err(Error::invalid_model(format!("token {token:?} has the ids {first} and {index}"))
-                    .field("tokenizer.ggml.tokens")
-                    .position(index as u64));
+                return Err(Error::invalid_model(format!(
+                    "token {} has the ids {first} and {index}",
+                    quote(token)
+                ))
+                .field("tokenizer.ggml.tokens")
+                .position(index as u64));
             }
         }
         Ok(seen.into_iter().map(|(token, index)| (token.to_owned(), index as u32)).collect())
@@ -155,9 +161,11 @@ impl GgufTokenizer {
             let split = merge.char_indices().skip(1).find(|(_, c)| *c == ' ');
             match split {
                 Some((at, _)) => Ok((merge[..at].to_owned(), merge[at + 1..].to_owned())),
-                None => Err(Error::invalid_model(format!("the merge {merge:?} does not name two tokens"))
-                    .field("tokenizer.ggml.merges")
-                    .position(index as u64)),
+                None => {
+                    Err(Error::invalid_model(format!("the merge {} does not name two tokens", quote(merge)))
+                        .field("tokenizer.ggml.merges")
+                        .position(index as u64))
+                }
             }
         });
         pairs.collect()

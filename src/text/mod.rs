@@ -8,6 +8,7 @@
 mod added;
 mod bytes;
 pub mod chat;
+mod check;
 mod decode;
 mod eos;
 mod folder;

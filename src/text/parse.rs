@@ -16,7 +16,9 @@ use tokenizers::{
     TokenizerImpl,
 };
 
+use super::check;
 use super::guard::unpanicked;
+use crate::base::quote::{json_fault, quote};
 use crate::base::{Error, Result};
 
 type BpeTokenizer =
@@ -25,21 +27,42 @@ type BpeTokenizer =
 /// INVALID_MODEL naming the file, and the byte where that is known.
 pub(super) fn tokenizer(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
     let invalid = |reason: String| Error::invalid_model(format!("{}: {reason}", path.display())).file(path);
-    let parsed = unpanicked(|| match serde_json::from_slice::<Head>(bytes) {
-        Ok(Head { model: Some(ModelHead { kind: Some(kind) }) }) if kind == "BPE" => {
+    let parts: Parts = serde_json::from_slice(bytes)
+        .map_err(|fault| at_fault(invalid(json_fault(&fault)), bytes, &fault))?;
+    check::steps("normalizer", parts.normalizer.as_ref())
+        .and_then(|()| check::steps("decoder", parts.decoder.as_ref()))
+        .and_then(|()| check::post_processor(parts.post_processor.as_ref()))
+        .map_err(|error| error.file(path))?;
+    let bpe = parts.model.as_ref().is_some_and(|model| model.kind.as_deref() == Some("BPE"));
+    let parsed = unpanicked(|| {
+        if bpe {
             serde_json::from_slice::<BpeTokenizer>(bytes).map(tokenizers::Tokenizer::from)
+        } else {
+            serde_json::from_slice::<tokenizers::Tokenizer>(bytes)
         }
-        _ => serde_json::from_slice::<tokenizers::Tokenizer>(bytes),
     });
     match parsed {
         Ok(Ok(tokenizer)) => Ok(tokenizer),
-        Ok(Err(fault)) => Err(match unknown_kind(bytes) {
+        Ok(Err(fault)) => Err(match parts.unknown_kind() {
             Some((part, kind)) => {
-                invalid(format!("{part} has the kind {kind:?}, which is not known")).field(part)
+                invalid(format!("{part} has the kind {}, which is not known", quote(&kind))).field(part)
             }
-            None => at_fault(invalid(fault.to_string()), bytes, &fault),
+            None => {
+                let text = json_fault(&fault);
+                let whole = fault.to_string();
+                let error = if whole.contains("out of vocabulary") {
+                    invalid(format!("a merge takes or makes a token that is not in the vocabulary: {text}"))
+                        .field("model.merges")
+                } else if whole.contains("to merge") {
+                    invalid(text).field("model.merges")
+                } else {
+                    invalid(text)
+                };
+                at_fault(error, bytes, &fault)
+            }
         }),
-        Err(panic) => Err(invalid(panic)),
+        // The crate's own words name its lines, not the file's.
+        Err(_) => Err(invalid("the parts of the tokenizer contradict each other".into()).field("model")),
     }
 }
 
@@ -82,37 +105,44 @@ const KINDS: [&str; 35] = [
     "WordPiece",
 ];
 
-/// The first part whose kind the crate does not know: its own message does not say so.
-fn unknown_kind(bytes: &[u8]) -> Option<(&'static str, String)> {
-    #[derive(Deserialize)]
-    struct Parts {
-        model: Option<ModelHead>,
-        normalizer: Option<Value>,
-        pre_tokenizer: Option<Value>,
-        post_processor: Option<Value>,
-        decoder: Option<Value>,
-    }
-    fn unknown(part: &Value) -> Option<String> {
-        match part {
-            Value::Object(map) => match map.get("type") {
-                Some(Value::String(kind)) if !KINDS.contains(&kind.as_str()) => Some(kind.clone()),
-                _ => map.values().find_map(unknown),
-            },
-            Value::Array(items) => items.iter().find_map(unknown),
-            _ => None,
+/// The parts of the file but for the model's tables.
+#[derive(Deserialize)]
+struct Parts {
+    model: Option<ModelHead>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
+    decoder: Option<Value>,
+}
+
+impl Parts {
+    /// The first part whose kind the crate does not know: its own message does not say so.
+    fn unknown_kind(&self) -> Option<(&'static str, String)> {
+        fn unknown(part: &Value) -> Option<String> {
+            match part {
+                Value::Object(map) => match map.get("type") {
+                    Some(Value::String(kind)) if !KINDS.contains(&kind.as_str()) => Some(kind.clone()),
+                    _ => map.values().find_map(unknown),
+                },
+                Value::Array(items) => items.iter().find_map(unknown),
+                _ => None,
+            }
         }
+        let model = self
+            .model
+            .as_ref()
+            .and_then(|model| model.kind.clone())
+            .filter(|kind| !KINDS.contains(&kind.as_str()));
+        let named = [
+            ("normalizer", &self.normalizer),
+            ("pre_tokenizer", &self.pre_tokenizer),
+            ("post_processor", &self.post_processor),
+            ("decoder", &self.decoder),
+        ];
+        model.map(|kind| ("model", kind)).or_else(|| {
+            named.into_iter().find_map(|(name, part)| unknown(part.as_ref()?).map(|kind| (name, kind)))
+        })
     }
-    let parts: Parts = serde_json::from_slice(bytes).ok()?;
-    let model = parts.model.and_then(|model| model.kind).filter(|kind| !KINDS.contains(&kind.as_str()));
-    let named = [
-        ("normalizer", parts.normalizer),
-        ("pre_tokenizer", parts.pre_tokenizer),
-        ("post_processor", parts.post_processor),
-        ("decoder", parts.decoder),
-    ];
-    model
-        .map(|kind| ("model", kind))
-        .or_else(|| named.into_iter().find_map(|(name, part)| unknown(&part?).map(|kind| (name, kind))))
 }
 
 /// Adds the byte offset of a JSON fault.
@@ -122,11 +152,6 @@ pub(super) fn at_fault(error: Error, bytes: &[u8], fault: &serde_json::Error) ->
     }
     let before: usize = bytes.split_inclusive(|b| *b == b'\n').take(fault.line() - 1).map(<[u8]>::len).sum();
     error.position((before + fault.column().saturating_sub(1)) as u64)
-}
-
-#[derive(Deserialize)]
-struct Head {
-    model: Option<ModelHead>,
 }
 
 #[derive(Deserialize)]
@@ -190,6 +215,16 @@ impl<'de> Deserialize<'de> for BpeModel {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         use serde::de::Error as _;
         let file = BpeFile::deserialize(deserializer)?;
+        // The crate cuts the prefix off without a look.
+        let prefix = file.continuing_subword_prefix.as_deref().unwrap_or_default();
+        if let Some(Merge(left, right)) = file.merges.iter().find(|merge| !merge.1.starts_with(prefix)) {
+            return Err(D::Error::custom(format_args!(
+                "{} and {} are no two tokens to merge: the second lacks the continuing_subword_prefix {}",
+                quote(left),
+                quote(right),
+                quote(prefix)
+            )));
+        }
         let merges = file.merges.into_iter().map(|Merge(left, right)| (left, right)).collect();
         let mut builder = BPE::builder()
             .vocab_and_merges(file.vocab, merges)

@@ -5,6 +5,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{PreTokenizerWrapper, SplitDelimiterBehavior};
 
+use crate::base::quote::quote;
 use crate::base::{Error, Result};
 
 /// What a name in `tokenizer.ggml.pre` says.
@@ -90,7 +91,7 @@ pub(super) fn scheme(name: Option<&str>) -> Result<Scheme> {
         }
         "deepseek-v3" | "hunyuan-dense" => Scheme { patterns: DEEPSEEK3, ..PLAIN },
         other => {
-            return Err(Error::unsupported(format!("the pre-tokenizer {other:?} is not known"))
+            return Err(Error::unsupported(format!("the pre-tokenizer {} is not known", quote(other)))
                 .field("tokenizer.ggml.pre"));
         }
     };

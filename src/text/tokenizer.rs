@@ -10,6 +10,7 @@ use super::chat::{self, ChatOptions, ChatTemplates, RenderedChat};
 use super::decode::{DecodeState, Pipeline};
 use super::guard::unpanicked;
 use super::protect::{Placeholders, SpecialTexts};
+use crate::base::quote::{brief, quote};
 use crate::base::{Error, Result};
 
 /// Ids and texts that a tokenizer's files give special roles.
@@ -257,8 +258,10 @@ impl Tokenizer {
         &self.templates
     }
 
+    /// Whether [`chat_render`](Self::chat_render) has a template that can be compiled when it is asked for
+    /// none in particular.
     pub fn has_chat_template(&self) -> bool {
-        !self.templates.is_empty()
+        self.templates.has_default()
     }
 
     /// Renders a conversation (a JSON array of messages) and encodes it.
@@ -283,10 +286,19 @@ impl Tokenizer {
 }
 
 fn ids(encoding: Result<tokenizers::Result<Encoding>, String>) -> Result<Vec<u32>> {
-    let encoding =
-        encoding.map_err(|panic| Error::internal(format!("the tokenizer failed on this text: {panic}")))?;
-    let encoding = encoding
-        .map_err(|e| Error::invalid_model(format!("the tokenizer's rules failed on this text: {e}")))?;
+    // What the rules refer to is the file's; a panic's own words name lines of the crate.
+    let failed = |reason: &str| {
+        Error::invalid_model(format!("the tokenizer's rules failed on this text: {reason}"))
+            .field("tokenizer")
+    };
+    let encoding = encoding.map_err(|panic| {
+        failed(if panic.contains("limit") && panic.contains("Onig") {
+            "one of its patterns takes too many steps"
+        } else {
+            "they refer to something that it does not have"
+        })
+    })?;
+    let encoding = encoding.map_err(|e| failed(&brief(&e.to_string())))?;
     Ok(encoding.get_ids().to_vec())
 }
 
@@ -300,8 +312,11 @@ fn table_size(inner: &tokenizers::Tokenizer) -> Result<u32> {
         let index = *id as usize;
         // Ids far beyond the number of tokens would make the table larger than the file deserves.
         if index > vocabulary.len().saturating_mul(64) + 1_000_000 {
-            return Err(Error::invalid_model(format!("token {token:?} has the id {id}, beyond any table"))
-                .field("model.vocab"));
+            return Err(Error::invalid_model(format!(
+                "token {} has the id {id}, beyond any table",
+                quote(token)
+            ))
+            .field("model.vocab"));
         }
         if names.len() <= index {
             names.resize(index + 1, None);
@@ -310,7 +325,9 @@ fn table_size(inner: &tokenizers::Tokenizer) -> Result<u32> {
             let (first, second) =
                 if other < token.as_str() { (other, token.as_str()) } else { (token.as_str(), other) };
             return Err(Error::invalid_model(format!(
-                "tokens {first:?} and {second:?} have the same id {id}"
+                "tokens {} and {} have the same id {id}",
+                quote(first),
+                quote(second)
             ))
             .field("model.vocab"));
         }

@@ -1,12 +1,11 @@
 //! `fake-model.json`: a model of the fake back end, described by a file.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::base::{Code, Error, Result};
+use crate::base::{Code, Error, Result, small_file};
 
 /// The file's name in a model folder. The path of a model may also be that of the file.
 pub const FILE_NAME: &str = "fake-model.json";
@@ -127,8 +126,8 @@ impl FakeSpec {
     /// Reads a model folder or a `fake-model.json`.
     pub fn read(path: &Path) -> Result<Self> {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
-        let text = fs::read_to_string(&file).map_err(|source| Error::io(&file, "read", &source))?;
-        let spec: FakeSpec = serde_json::from_str(&text)
+        let text = small_file::read(&file, 16 << 20)?;
+        let spec: FakeSpec = serde_json::from_slice(&text)
             .map_err(|error| Error::invalid_model(format!("{}: {error}", file.display())).file(&file))?;
         spec.check().map_err(|error| error.file(&file))?;
         Ok(spec)

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::ToolArguments;
+use crate::base::quote::json_fault;
 use crate::base::{Error, Result};
 
 /// Names under which a message's reasoning is passed; the first is the one that templates read.
@@ -13,7 +14,9 @@ fn parse(field: &str, json: &str) -> Result<Value> {
         let before: usize =
             json.split_inclusive('\n').take(fault.line().saturating_sub(1)).map(str::len).sum();
         let position = (before + fault.column().saturating_sub(1)) as u64;
-        Error::invalid_argument(format!("{field} is not JSON: {fault}")).field(field).position(position)
+        Error::invalid_argument(format!("{field} is not JSON: {}", json_fault(&fault)))
+            .field(field)
+            .position(position)
     })
 }
 
@@ -83,7 +86,7 @@ fn convert_arguments(message: &mut Map<String, Value>, arguments: ToolArguments)
         match (arguments, &*value) {
             (ToolArguments::AsObject, Value::String(text)) => {
                 let object: Value = serde_json::from_str(text)
-                    .map_err(|e| format!("a tool call's arguments are not JSON: {e}"))?;
+                    .map_err(|e| format!("a tool call's arguments are not JSON: {}", json_fault(&e)))?;
                 *value = object;
             }
             (ToolArguments::AsText, Value::Object(_)) => *value = Value::String(super::json::text(value)),

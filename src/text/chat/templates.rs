@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value};
 
 use super::environment::{self, Compiled};
+use crate::base::quote::{brief, json_fault, quote};
 use crate::base::{Error, Result};
 use crate::text::folder::read_optional;
 
@@ -79,7 +80,7 @@ impl ChatTemplates {
                 let bad = |reason: String| {
                     Error::invalid_model(format!("{}: {reason}", path.display())).file(&path)
                 };
-                let value: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+                let value: Value = serde_json::from_slice(&bytes).map_err(|e| bad(json_fault(&e)))?;
                 templates.add_value(value.get("chat_template").unwrap_or(&value)).map_err(bad)?;
             }
         }
@@ -130,6 +131,11 @@ impl ChatTemplates {
         self.entries.is_empty()
     }
 
+    /// Whether the default template is there and can be compiled.
+    pub fn has_default(&self) -> bool {
+        self.pick(None, false).is_ok()
+    }
+
     /// Names of the templates; a single one is usually `default`.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| entry.name.as_str())
@@ -153,8 +159,9 @@ impl ChatTemplates {
             let names: Vec<&str> = self.names().collect();
             let wanted = name.unwrap_or("default");
             return Err(Error::not_found(format!(
-                "the model has no chat template {wanted:?}; it has {}",
-                names.join(", ")
+                "the model has no chat template {}; it has {}",
+                quote(wanted),
+                brief(&names.join(", "))
             ))
             .field("template_name"));
         };

@@ -496,3 +496,25 @@ fn files_that_are_no_files_are_refused() {
         assert_eq!(Tokenizer::load_dir(folder.path()).unwrap_err().code(), Code::InvalidModel, "{text}");
     }
 }
+
+#[test]
+fn what_nests_is_read_with_little_stack() {
+    let pattern = |depth: usize| format!("{}a{}", "(?:".repeat(depth), ")".repeat(depth));
+    let split = |depth| {
+        json!({"type": "Split", "pattern": {"Regex": pattern(depth)}, "behavior": "Isolated",
+        "invert": false})
+    };
+    let mut nested = json!({"type": "Lowercase"});
+    for _ in 0..30 {
+        nested = json!({"type": "Sequence", "normalizers": [nested]});
+    }
+    let files = [
+        changed(|f| f["pre_tokenizer"] = split(4000)),
+        changed(|f| f["pre_tokenizer"] = split(100_000)),
+        changed(|f| f["normalizer"] = nested),
+    ];
+    let small = std::thread::Builder::new().stack_size(256 << 10);
+    // That they come back is what matters.
+    let read = small.spawn(move || files.iter().for_each(|file| drop(Tokenizer::from_json(file))));
+    read.unwrap().join().unwrap();
+}

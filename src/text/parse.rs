@@ -19,13 +19,20 @@ use tokenizers::{
 use super::check;
 use super::guard::unpanicked;
 use crate::base::quote::{json_fault, quote};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, deep};
 
 type BpeTokenizer =
     TokenizerImpl<BpeModel, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
+/// Stack for reading: parts nest, and so do the groups of a pattern, some thousand deep.
+const STACK: usize = 32 << 20;
+
 /// INVALID_MODEL naming the file, and the byte where that is known.
 pub(super) fn tokenizer(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
+    deep::run("reading a tokenizer", STACK, || read(path, bytes))
+}
+
+fn read(path: &Path, bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
     let invalid = |reason: String| Error::invalid_model(format!("{}: {reason}", path.display())).file(path);
     let parts: Parts = serde_json::from_slice(bytes)
         .map_err(|fault| at_fault(invalid(json_fault(&fault)), bytes, &fault))?;

@@ -1277,7 +1277,7 @@ void mlxgen_engine_release(mlxgen_engine *engine);
  * Threads: any thread.
  * Ownership: `path` is read during the call. `out` receives a handle that you release with
  * mlxgen_tokenizer_release.
- * Codes: OK, INVALID_ARGUMENT, NOT_FOUND, INVALID_MODEL, UNSUPPORTED, IO.
+ * Codes: OK, INVALID_ARGUMENT, NOT_FOUND, INVALID_MODEL, UNSUPPORTED, OUT_OF_MEMORY, IO.
  * Since: 0.1.
  */
 mlxgen_status mlxgen_tokenizer_load(const char *path,
@@ -1338,9 +1338,10 @@ mlxgen_status mlxgen_chat_options_init(mlxgen_chat_options *options, size_t stru
  * Ownership: `messages_json` and `options` are read during the call. `out_text` receives a text buffer and
  * `out_tokens` a buffer of uint32_t, the same prompt as token ids; you release both with
  * mlxgen_buffer_release; each may be NULL.
- * Codes: OK, INVALID_ARGUMENT (also for a conversation that the template refuses), NOT_FOUND (there
- * is no template, or none of that name), INVALID_MODEL (the template is damaged, or as for
- * mlxgen_tokenize), UNSUPPORTED (the template uses what this version does not have).
+ * Codes: OK, INVALID_ARGUMENT (also for a conversation that the template refuses, or for which it takes
+ * too many steps), NOT_FOUND (there is no template, or none of that name), INVALID_MODEL (the template
+ * is damaged or too long, or as for mlxgen_tokenize), UNSUPPORTED (it uses a filter, test or function that is not known),
+ * OUT_OF_MEMORY.
  * Since: 0.1.
  */
 mlxgen_status mlxgen_chat_render(const mlxgen_tokenizer *tokenizer,

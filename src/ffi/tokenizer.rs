@@ -118,7 +118,7 @@ fn read_options(call: &Call, options: *const mlxgen_chat_options) -> Result<Chat
 /// Threads: any thread.
 /// Ownership: `path` is read during the call. `out` receives a handle that you release with
 /// mlxgen_tokenizer_release.
-/// Codes: OK, INVALID_ARGUMENT, NOT_FOUND, INVALID_MODEL, UNSUPPORTED, IO.
+/// Codes: OK, INVALID_ARGUMENT, NOT_FOUND, INVALID_MODEL, UNSUPPORTED, OUT_OF_MEMORY, IO.
 /// Since: 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_tokenizer_load(
@@ -225,9 +225,10 @@ pub unsafe extern "C" fn mlxgen_chat_options_init(
 /// Ownership: `messages_json` and `options` are read during the call. `out_text` receives a text buffer and
 /// `out_tokens` a buffer of uint32_t, the same prompt as token ids; you release both with
 /// mlxgen_buffer_release; each may be NULL.
-/// Codes: OK, INVALID_ARGUMENT (also for a conversation that the template refuses), NOT_FOUND (there
-/// is no template, or none of that name), INVALID_MODEL (the template is damaged, or as for
-/// mlxgen_tokenize), UNSUPPORTED (the template uses what this version does not have).
+/// Codes: OK, INVALID_ARGUMENT (also for a conversation that the template refuses, or for which it takes
+/// too many steps), NOT_FOUND (there is no template, or none of that name), INVALID_MODEL (the template
+/// is damaged or too long, or as for mlxgen_tokenize), UNSUPPORTED (it uses a filter, test or function that is not known),
+/// OUT_OF_MEMORY.
 /// Since: 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_chat_render(

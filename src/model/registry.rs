@@ -46,7 +46,8 @@ pub fn find(model_type: &str) -> Result<&'static Family> {
     FAMILIES.iter().find(|family| family.model_types.contains(&model_type)).ok_or_else(|| {
         let known: Vec<&str> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
         Error::unsupported(format!(
-            "models of the type `{model_type}` are not supported; supported are {}",
+            "models of the type {} are not supported; supported are {}",
+            crate::base::quote::quote(model_type),
             known.join(", ")
         ))
         .field("model_type")

@@ -14,7 +14,6 @@ from ._library import library
 from ._stream import Stream
 from ._tokenizer import Tokenizer
 from ._types import ComputeType, LoadPhase, ModelInfo, Numerics
-from .errors import NotFoundError
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -215,8 +214,6 @@ class Model(Handle):
             NotFoundError: the model has no chat template.
         """
         tools = options.pop("tools", None)
-        if not self.info.has_chat_template:
-            raise NotFoundError("the model has no chat template")
         with self.tokenizer as tokenizer:
             rendered = tokenizer.render_chat(messages, tools=tools)
         return self.generate(rendered.tokens, **options)

@@ -89,11 +89,12 @@ fn header_error(file: &WeightFile, header: &[u8], entry: &str, error: &serde_jso
     let text = error.to_string();
     let reason = match error.classify() {
         serde_json::error::Category::Data => text.split(" at line ").next().unwrap_or_default(),
+        _ if text.contains("recursion limit") => "it is nested too deeply",
         _ => "it is not valid JSON",
     };
-    let mut what = format!("has a bad safetensors header: {reason}");
+    let mut what = format!("has a bad safetensors header: {}", quote::brief(reason));
     if !entry.is_empty() {
-        what.push_str(&format!(" (in the entry of tensor {entry})"));
+        what.push_str(&format!(" (in the entry of tensor {})", quote::name(entry)));
     }
     let error = file.invalid(what).position(position);
     if entry.is_empty() { error } else { error.tensor(entry) }

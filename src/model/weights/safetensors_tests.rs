@@ -233,3 +233,18 @@ fn damaged_headers_never_panic() {
         }
     }
 }
+
+#[test]
+fn names_in_messages_are_escaped_and_cut() {
+    let long = format!("\\u001b[31m{}", "x".repeat(100_000));
+    for header in [
+        format!(r#"{{"{long}":{{"dtype":"F32","shape":[2],"data_offsets":[0,2]}}}}"#),
+        format!(r#"{{"{long}":{{"dtype":"F99","shape":[2],"data_offsets":[0,2]}}}}"#),
+        format!(r#"{{"a":{{"dtype":"{long}","shape":[2],"data_offsets":[0,2]}}}}"#),
+    ] {
+        let error = Case::new().refused(&with_header(&header, &[0; 2]));
+        let path = error.detail().file.as_ref().unwrap().as_os_str().len();
+        assert!(error.message().len() < path + 600, "{} bytes", error.message().len());
+        assert!(!error.message().contains('\u{1b}'), "{error}");
+    }
+}

@@ -11,6 +11,8 @@ mod array;
 mod blas;
 mod dtype;
 mod error;
+#[cfg(cpu_kernels)]
+mod kernels;
 pub mod memory;
 pub mod ops;
 pub mod prim;

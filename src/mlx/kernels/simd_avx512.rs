@@ -1,0 +1,140 @@
+//! Vectors of sixteen float32: AVX-512.
+
+use std::arch::x86_64::*;
+
+use super::simd::Simd;
+
+/// The instructions of AVX-512 F, VL, BW and DQ.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+impl Avx512 {
+    /// # Safety
+    /// The processor has the instructions of [`super::cpu::Path::Avx512`].
+    #[inline(always)]
+    pub unsafe fn new() -> Avx512 {
+        Avx512(())
+    }
+}
+
+// SAFETY (of every block here): a token exists only where the processor has the instructions, see
+// `new`; reads and writes are within what the caller of the trait's unsafe methods promises.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Avx512 {
+    const LANES: usize = 16;
+    type F = __m512;
+    type I = __m512i;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> __m512i {
+        unsafe { _mm512_set1_epi32(value.cast_signed()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u8) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u8) -> __m512 {
+        unsafe {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
+                from.cast(),
+            ))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, value: __m512) {
+        unsafe { _mm512_storeu_ps(to, value) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    fn select_less(self, a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    fn add_words(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn sub_words(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_sub_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn shl(self, a: __m512i, count: u32) -> __m512i {
+        unsafe { _mm512_sll_epi32(a, _mm_cvtsi32_si128(count.cast_signed())) }
+    }
+    #[inline(always)]
+    fn shr(self, a: __m512i, count: u32) -> __m512i {
+        unsafe { _mm512_srl_epi32(a, _mm_cvtsi32_si128(count.cast_signed())) }
+    }
+    #[inline(always)]
+    fn halve_signed(self, a: __m512i) -> __m512i {
+        unsafe { _mm512_srai_epi32::<1>(a) }
+    }
+    #[inline(always)]
+    fn to_float(self, a: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+    #[inline(always)]
+    fn with_bits(self, a: __m512i) -> __m512 {
+        unsafe { _mm512_castsi512_ps(a) }
+    }
+    #[inline(always)]
+    fn bits(self, a: __m512) -> __m512i {
+        unsafe { _mm512_castps_si512(a) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}

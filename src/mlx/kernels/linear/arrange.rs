@@ -1,0 +1,118 @@
+//! Activations as the kernels read them.
+//!
+//! Rows are cut into chunks. A chunk is `[inputs / 16][rows][16]`, filled up with zeros: what some
+//! inputs of a block need lies together for all rows, with a fixed distance from row to row. Behind it
+//! are the sums of the activations over each group of inputs, `[groups][rows]`.
+//!
+//! For 2, 4 and 8 bits the kernels leave a number where it lies in the low half of its word, so they
+//! see it times a power of two. The activation it meets is divided by the same power here, once.
+
+use super::layout::{Format, Layout};
+
+/// Neighbouring inputs of a row that lie together.
+pub const PIECE: usize = 16;
+
+/// What matrices that read the same arranged activations have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrangement {
+    inputs: usize,
+    /// Pieces of a group whose sum is wanted; 0 for none.
+    group_pieces: usize,
+    /// Bits by which neighbouring numbers are shifted in a half word; 0 where nothing is scaled.
+    shift: u32,
+}
+
+/// The activations of one chunk of rows.
+#[derive(Clone, Copy)]
+pub struct Chunk<'a> {
+    pub rows: usize,
+    /// `[inputs / PIECE][rows][PIECE]`, scaled.
+    pub values: &'a [f32],
+    /// `[groups][rows]`, of the values before scaling.
+    pub sums: &'a [f32],
+}
+
+impl Arrangement {
+    pub fn of(layout: &Layout) -> Arrangement {
+        let inputs = layout.inputs();
+        match layout.format() {
+            Format::Affine { bits, group, .. } => {
+                let shift = if matches!(bits, 2 | 4 | 8) { bits } else { 0 };
+                Arrangement { inputs, group_pieces: group as usize / PIECE, shift }
+            }
+            Format::Dense(_) => Arrangement { inputs, group_pieces: 0, shift: 0 },
+        }
+    }
+
+    fn pieces(&self) -> usize {
+        self.inputs.div_ceil(PIECE)
+    }
+
+    fn groups(&self) -> usize {
+        self.pieces().checked_div(self.group_pieces).unwrap_or(0)
+    }
+
+    /// Floats that `rows` rows take.
+    pub fn len(&self, rows: usize) -> usize {
+        rows * (self.pieces() * PIECE + self.groups())
+    }
+
+    /// The chunk of `rows` rows in `arranged`, which has exactly its floats.
+    pub fn chunk<'a>(&self, arranged: &'a [f32], rows: usize) -> Chunk<'a> {
+        assert_eq!(arranged.len(), self.len(rows));
+        let (values, sums) = arranged.split_at(rows * self.pieces() * PIECE);
+        Chunk { rows, values, sums }
+    }
+
+    /// Arranges the chunk `x` `[rows][inputs]` into `to`.
+    pub fn arrange(&self, x: &[f32], to: &mut [f32]) {
+        let rows = x.len() / self.inputs;
+        assert!(x.len() == rows * self.inputs && to.len() == self.len(rows));
+        let scale = self.scale();
+        let (values, sums) = to.split_at_mut(rows * self.pieces() * PIECE);
+        for (row, x) in x.chunks_exact(self.inputs).enumerate() {
+            let mut partial = [0.0; PIECE];
+            let pieces = x.chunks_exact(PIECE);
+            let rest = pieces.remainder();
+            for (index, piece) in pieces.enumerate() {
+                let to = &mut values[(index * rows + row) * PIECE..][..PIECE];
+                for lane in 0..PIECE {
+                    partial[lane] += piece[lane];
+                    to[lane] = piece[lane] * scale[lane];
+                }
+                if (index + 1).checked_rem(self.group_pieces) == Some(0) {
+                    sums[index / self.group_pieces * rows + row] = tree(partial);
+                    partial = [0.0; PIECE];
+                }
+            }
+            // Of dense matrices only: nothing is scaled or summed there.
+            if !rest.is_empty() {
+                let to = &mut values[((self.pieces() - 1) * rows + row) * PIECE..][..PIECE];
+                to.fill(0.0);
+                to[..rest.len()].copy_from_slice(rest);
+            }
+        }
+    }
+
+    /// The factors of the inputs of a piece.
+    fn scale(&self) -> [f32; PIECE] {
+        let mut scale = [1.0; PIECE];
+        if self.shift != 0 {
+            let places = 16 / self.shift;
+            for (index, scale) in scale.iter_mut().enumerate() {
+                *scale = 1.0 / (1_u32 << (self.shift * (index as u32 % places))) as f32;
+            }
+        }
+        scale
+    }
+}
+
+/// The sum of all lanes, halves first.
+fn tree(mut lanes: [f32; PIECE]) -> f32 {
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+    }
+    lanes[0]
+}

@@ -1,0 +1,231 @@
+//! How a weight matrix `[outputs, inputs]` lies in memory for the kernels.
+//!
+//! Blocks of 32 outputs follow each other; the last is filled up with zeros. A block of an affine
+//! matrix has, group after group of inputs: 32 scales, 32 biases, then the group's words, each for
+//! the 32 outputs in turn. These are MLX's own words (32 bits, little-endian, the first input in the
+//! lowest bits), so a vector of words holds the same inputs of neighbouring outputs. A block of a
+//! dense matrix has the 32 outputs' elements for each input in turn.
+
+use half::{bf16, f16};
+
+/// Outputs in a block.
+pub const BLOCK: usize = 32;
+/// Bytes of a line of words: one for each output of a block.
+pub const WORDS: usize = BLOCK * 4;
+/// Inputs that a dense matrix's kernels take between two visits to the totals.
+const DENSE_STEP: usize = 64;
+
+/// A floating-point element of a weight file, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Float {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Float {
+    /// Bytes of an element.
+    pub const fn size(self) -> usize {
+        match self {
+            Float::F32 => 4,
+            Float::F16 | Float::Bf16 => 2,
+        }
+    }
+
+    /// Element `index` of `bytes`.
+    fn read(self, bytes: &[u8], index: usize) -> f32 {
+        let bytes = &bytes[index * self.size()..][..self.size()];
+        match self {
+            Float::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            Float::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+            Float::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+        }
+    }
+}
+
+/// The form of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Whole numbers of `bits` bits (2, 3, 4, 5, 6 or 8); each `group` of them (32, 64 or 128; 16
+    /// where it fills whole words) has a scale and a bias: weight = scale · number + bias.
+    Affine {
+        bits: u32,
+        group: u32,
+        scales: Float,
+    },
+    Dense(Float),
+}
+
+/// Form and size of a packed matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    format: Format,
+    outputs: usize,
+    inputs: usize,
+}
+
+impl Layout {
+    /// None for a form or size that the kernels do not take.
+    pub fn new(format: Format, outputs: usize, inputs: usize) -> Option<Layout> {
+        if outputs == 0 || inputs == 0 {
+            return None;
+        }
+        if let Format::Affine { bits, group, .. } = format {
+            let known = matches!(bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(group, 16 | 32 | 64 | 128);
+            if !known || !(bits * group).is_multiple_of(32) || !inputs.is_multiple_of(group as usize) {
+                return None;
+            }
+        }
+        // Sizes in bytes and in float32 elements must be representable.
+        outputs.checked_next_multiple_of(BLOCK)?.checked_mul(inputs)?.checked_mul(16)?;
+        Some(Layout { format, outputs, inputs })
+    }
+
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Blocks of 32 outputs.
+    pub fn blocks(&self) -> usize {
+        self.outputs.div_ceil(BLOCK)
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        match self.format {
+            Format::Affine { .. } => self.groups() * self.group_bytes(),
+            Format::Dense(float) => self.inputs * BLOCK * float.size(),
+        }
+    }
+
+    /// Bytes of the packed matrix.
+    pub fn bytes(&self) -> usize {
+        self.blocks() * self.block_bytes()
+    }
+
+    /// Inputs between two visits to the totals: a group, or a fixed number for dense weights, whose
+    /// last step may be shorter.
+    pub(super) fn step(&self) -> usize {
+        match self.format {
+            Format::Affine { group, .. } => group as usize,
+            Format::Dense(_) => DENSE_STEP,
+        }
+    }
+
+    /// Steps in a row.
+    pub(super) fn groups(&self) -> usize {
+        self.inputs.div_ceil(self.step())
+    }
+
+    /// Bytes of a full step in a block.
+    pub(super) fn group_bytes(&self) -> usize {
+        match self.format {
+            Format::Affine { scales, .. } => 2 * BLOCK * scales.size() + self.group_words() * WORDS,
+            Format::Dense(float) => DENSE_STEP * BLOCK * float.size(),
+        }
+    }
+
+    /// Words of one output in a group.
+    pub(super) fn group_words(&self) -> usize {
+        match self.format {
+            Format::Affine { bits, group, .. } => (bits * group) as usize / 32,
+            Format::Dense(_) => 0,
+        }
+    }
+
+    /// Packs one block of an affine matrix: the given `rows` (at most 32) of MLX's row-major `words`
+    /// `[rows][inputs * bits / 32]` and of `scales` and `biases` `[rows][inputs / group]`, all as
+    /// little-endian bytes. `dest` has the block's bytes.
+    ///
+    /// # Panics
+    /// When a size is wrong, or the format is dense.
+    pub fn pack_affine_block(
+        &self,
+        dest: &mut [u8],
+        rows: usize,
+        words: &[u8],
+        scales: &[u8],
+        biases: &[u8],
+    ) {
+        let Format::Affine { scales: float, .. } = self.format else { panic!("the matrix is dense") };
+        let (groups, group_words, size) = (self.groups(), self.group_words(), float.size());
+        assert!(rows <= BLOCK && dest.len() == self.block_bytes());
+        assert!(words.len() == rows * groups * group_words * 4);
+        assert!(scales.len() == rows * groups * size && biases.len() == scales.len());
+        dest.fill(0);
+        for (group, dest) in dest.chunks_exact_mut(self.group_bytes()).enumerate() {
+            let (dest_scales, rest) = dest.split_at_mut(BLOCK * size);
+            let (dest_biases, dest_words) = rest.split_at_mut(BLOCK * size);
+            for row in 0..rows {
+                let index = (row * groups + group) * size;
+                dest_scales[row * size..][..size].copy_from_slice(&scales[index..][..size]);
+                dest_biases[row * size..][..size].copy_from_slice(&biases[index..][..size]);
+                let words = &words[(row * groups + group) * group_words * 4..][..group_words * 4];
+                for (line, word) in dest_words.chunks_exact_mut(WORDS).zip(words.chunks_exact(4)) {
+                    line[row * 4..][..4].copy_from_slice(word);
+                }
+            }
+        }
+    }
+
+    /// Packs one block of a dense matrix: the given `rows` (at most 32) of row-major `elements`
+    /// `[rows][inputs]`. `dest` has the block's bytes.
+    ///
+    /// # Panics
+    /// When a size is wrong, or the format is affine.
+    pub fn pack_dense_block(&self, dest: &mut [u8], rows: usize, elements: &[u8]) {
+        let Format::Dense(float) = self.format else { panic!("the matrix is not dense") };
+        let size = float.size();
+        assert!(rows <= BLOCK && dest.len() == self.block_bytes());
+        assert!(elements.len() == rows * self.inputs * size);
+        dest.fill(0);
+        for (row, elements) in elements.chunks_exact(self.inputs * size).enumerate() {
+            for (line, element) in dest.chunks_exact_mut(BLOCK * size).zip(elements.chunks_exact(size)) {
+                line[row * size..][..size].copy_from_slice(element);
+            }
+        }
+    }
+
+    /// Writes row `row` of the packed `data` as float32, for the look-up of an embedding.
+    ///
+    /// # Panics
+    /// When a size is wrong or there is no such row.
+    pub fn row(&self, data: &[u8], row: usize, out: &mut [f32]) {
+        assert!(row < self.outputs && data.len() == self.bytes() && out.len() == self.inputs);
+        let block = &data[row / BLOCK * self.block_bytes()..][..self.block_bytes()];
+        let lane = row % BLOCK;
+        match self.format {
+            Format::Dense(float) => {
+                for (input, out) in out.iter_mut().enumerate() {
+                    *out = float.read(block, input * BLOCK + lane);
+                }
+            }
+            Format::Affine { bits, group, scales } => {
+                let groups = block.chunks_exact(self.group_bytes());
+                for (group, out) in groups.zip(out.chunks_exact_mut(group as usize)) {
+                    let scale = scales.read(group, lane);
+                    let bias = scales.read(group, BLOCK + lane);
+                    let words = &group[2 * BLOCK * scales.size()..];
+                    let word = |index: usize| {
+                        let bytes = words.get(index * WORDS + lane * 4..).and_then(<[u8]>::first_chunk);
+                        bytes.map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)))
+                    };
+                    for (index, out) in out.iter_mut().enumerate() {
+                        let bit = index * bits as usize;
+                        let pair = word(bit / 32) | word(bit / 32 + 1) << 32;
+                        let number = pair >> (bit % 32) & ((1 << bits) - 1);
+                        *out = scale.mul_add(number as f32, bias);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A block times many rows: each group of weights is unpacked once and meets all rows, in tiles
+//! whose sums stay in registers.
+
+use std::mem::MaybeUninit;
+
+use super::arrange::{Chunk, PIECE};
+use super::few::AHEAD;
+use super::layout::{BLOCK, Format, Layout};
+use super::panel::{unpack, widen};
+use crate::mlx::kernels::cpu::Work;
+use crate::mlx::kernels::simd::Simd;
+
+/// The longest step of a layout.
+const LONGEST: usize = 128;
+
+/// A block times the rows of a chunk.
+pub struct Many<'a> {
+    pub layout: Layout,
+    pub data: &'a [u8],
+    pub x: Chunk<'a>,
+    /// `[rows][32]`, to which the products are added.
+    pub totals: &'a mut [f32],
+}
+
+impl Work for Many<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Many { layout, data, x, totals } = self;
+        let padded = layout.inputs().next_multiple_of(PIECE);
+        assert!(data.len() == layout.block_bytes() && totals.len() == x.rows * BLOCK);
+        assert!(x.values.len() == padded * x.rows && layout.step() <= LONGEST);
+        let mut panel = MaybeUninit::<[f32; LONGEST * BLOCK]>::uninit();
+        let panel: *mut f32 = panel.as_mut_ptr().cast();
+        let (step, bytes) = (layout.step(), layout.group_bytes());
+        for group in 0..layout.groups() {
+            let first = group * step;
+            let inputs = step.min(layout.inputs() - first);
+            let from = data[group * bytes..].as_ptr();
+            for line in (0..bytes).step_by(64) {
+                s.prefetch(from.wrapping_add(AHEAD + line));
+            }
+            let mut tiles = Tiles {
+                panel,
+                inputs,
+                x: x.values[first * x.rows..].as_ptr(),
+                rows: x.rows,
+                totals: totals.as_mut_ptr(),
+            };
+            // SAFETY: the group's bytes are in `data`, and the panel takes the longest step. The
+            // tiles' pointers are as their members say.
+            unsafe {
+                match layout.format() {
+                    Format::Dense(float) => {
+                        widen(s, float, from, inputs * BLOCK, panel);
+                        tiles.all(s, Dense);
+                    }
+                    Format::Affine { bits, scales, .. } => {
+                        let lines = from.add(2 * BLOCK * scales.size());
+                        unpack(s, bits, lines, inputs, panel);
+                        let mut factors = [0.0; 2 * BLOCK];
+                        widen(s, scales, from, 2 * BLOCK, factors.as_mut_ptr());
+                        let sums = &x.sums[group * x.rows..][..x.rows];
+                        tiles.all(s, Affine { factors: &factors, sums });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of a step's sums of products.
+trait Tail: Copy {
+    /// The sums before the step.
+    ///
+    /// # Safety
+    /// `total` is in the totals.
+    unsafe fn start<S: Simd>(self, s: S, total: *const f32) -> S::F;
+    /// Brings the sums of a step for the outputs from `column` of row `row` into the totals.
+    ///
+    /// # Safety
+    /// `total` is that place of the totals; row and columns exist.
+    unsafe fn finish<S: Simd>(self, s: S, row: usize, column: usize, sums: S::F, total: *mut f32);
+}
+
+/// The chain goes on from the totals.
+#[derive(Clone, Copy)]
+struct Dense;
+
+impl Tail for Dense {
+    #[inline(always)]
+    unsafe fn start<S: Simd>(self, s: S, total: *const f32) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { s.load(total) }
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(self, s: S, _row: usize, _column: usize, sums: S::F, total: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { s.store(total, sums) }
+    }
+}
+
+/// The group's sum of activations is multiplied by the bias, that of the products by the scale.
+#[derive(Clone, Copy)]
+struct Affine<'a> {
+    /// Scales, then biases.
+    factors: &'a [f32; 2 * BLOCK],
+    /// Of the activations, for each row.
+    sums: &'a [f32],
+}
+
+impl Tail for Affine<'_> {
+    #[inline(always)]
+    unsafe fn start<S: Simd>(self, s: S, _total: *const f32) -> S::F {
+        s.splat(0.0)
+    }
+    #[inline(always)]
+    unsafe fn finish<S: Simd>(self, s: S, row: usize, column: usize, sums: S::F, total: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scale = s.load(self.factors.as_ptr().add(column));
+            let bias = s.load(self.factors.as_ptr().add(BLOCK + column));
+            let with_bias = s.fma(bias, s.splat(*self.sums.get_unchecked(row)), s.load(total));
+            s.store(total, s.fma(scale, sums, with_bias));
+        }
+    }
+}
+
+/// One step of a block and all rows of a chunk.
+struct Tiles {
+    /// `[inputs][BLOCK]`
+    panel: *const f32,
+    inputs: usize,
+    /// `[inputs / PIECE][rows][PIECE]`
+    x: *const f32,
+    rows: usize,
+    /// `[rows][BLOCK]`
+    totals: *mut f32,
+}
+
+impl Tiles {
+    /// # Safety
+    /// The members point to what they say, and the tail fits.
+    #[inline(always)]
+    unsafe fn all<S: Simd, T: Tail>(&mut self, s: S, tail: T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match S::LANES {
+                16 => self.sized::<S, T, 2>(s, tail, 12),
+                8 => self.sized::<S, T, 2>(s, tail, 6),
+                _ => self.sized::<S, T, 4>(s, tail, 6),
+            }
+        }
+    }
+
+    /// Cuts the rows into tiles of about equal height, at most `highest`.
+    ///
+    /// # Safety
+    /// As `all`.
+    #[inline(always)]
+    unsafe fn sized<S: Simd, T: Tail, const VECTORS: usize>(&mut self, s: S, tail: T, highest: usize) {
+        let tiles = self.rows.div_ceil(highest);
+        for column in (0..BLOCK).step_by(VECTORS * S::LANES) {
+            for tile in 0..tiles {
+                let row = self.rows * tile / tiles;
+                let height = self.rows * (tile + 1) / tiles - row;
+                macro_rules! choose {
+                    ($($height:literal)*) => {
+                        match height {
+                            // SAFETY: the rows and columns exist.
+                            $($height if $height <= highest => unsafe {
+                                self.tile::<S, T, VECTORS, $height>(s, tail, row, column)
+                            },)*
+                            _ => unreachable!("tiles are at most twelve rows high"),
+                        }
+                    };
+                }
+                choose!(1 2 3 4 5 6 7 8 9 10 11 12);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As `all`; the rows from `row` and the columns from `column` exist.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, T: Tail, const VECTORS: usize, const ROWS: usize>(
+        &mut self,
+        s: S,
+        tail: T,
+        row: usize,
+        column: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let total = |r: usize, vector: usize| {
+                self.totals.wrapping_add((row + r) * BLOCK + column + vector * S::LANES)
+            };
+            let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
+            for r in 0..ROWS {
+                for vector in 0..VECTORS {
+                    sums[r][vector] = tail.start(s, total(r, vector));
+                }
+            }
+            let mut weights = self.panel.add(column);
+            let mut x = self.x.add(row * PIECE);
+            let mut left = self.inputs;
+            while left > 0 {
+                let piece = left.min(PIECE);
+                for input in 0..piece {
+                    let mut loaded = [s.splat(0.0); VECTORS];
+                    for vector in 0..VECTORS {
+                        loaded[vector] = s.load(weights.add(vector * S::LANES));
+                    }
+                    for r in 0..ROWS {
+                        let value = s.splat(*x.add(r * PIECE + input));
+                        for vector in 0..VECTORS {
+                            sums[r][vector] = s.fma(loaded[vector], value, sums[r][vector]);
+                        }
+                    }
+                    weights = weights.add(BLOCK);
+                }
+                x = x.wrapping_add(self.rows * PIECE);
+                left -= piece;
+            }
+            for r in 0..ROWS {
+                for vector in 0..VECTORS {
+                    let column = column + vector * S::LANES;
+                    tail.finish(s, row + r, column, sums[r][vector], total(r, vector));
+                }
+            }
+        }
+    }
+}

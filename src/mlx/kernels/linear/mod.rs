@@ -1,0 +1,19 @@
+//! Products of activations with weight matrices, quantised or dense.
+//!
+//! Each output is, for whatever number of rows: over the groups of inputs in order, the fused
+//! multiply-adds total ← bias · (sum of the group's activations) + total and total ← scale · g + total,
+//! where g is one chain of fused multiply-adds over the group's inputs in order. A dense output is one
+//! such chain over all inputs. Then the matrix's bias and the residual are added, in this order.
+
+mod arrange;
+mod few;
+mod layout;
+mod many;
+mod panel;
+mod product;
+
+pub use layout::{Float, Format, Layout};
+pub use product::{Matrix, multiply, multiply_gated, multiply_gated_on, multiply_on};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Weights of one step of a block as float32, `[inputs][32]`.
+
+use super::few::load;
+use super::layout::{BLOCK, Float, WORDS};
+use crate::mlx::kernels::simd::Simd;
+
+/// Writes the `inputs` numbers of each output of a group as floats. Those of 2, 4 and 8 bits are
+/// multiplied by the power of two of their place, see [`super::arrange`].
+///
+/// # Safety
+/// `words` points to the group's words: `inputs * bits / 32` lines. `panel` has room.
+#[inline(always)]
+pub unsafe fn unpack<S: Simd>(s: S, bits: u32, words: *const u8, inputs: usize, panel: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match bits {
+            2 => unpack_in_place::<S, 2>(s, words, inputs, panel),
+            4 => unpack_in_place::<S, 4>(s, words, inputs, panel),
+            8 => unpack_in_place::<S, 8>(s, words, inputs, panel),
+            _ => unpack_stream(s, bits as usize, words, inputs, panel),
+        }
+    }
+}
+
+/// # Safety
+/// As [`unpack`].
+#[inline(always)]
+unsafe fn unpack_in_place<S: Simd, const BITS: u32>(s: S, words: *const u8, inputs: usize, panel: *mut f32) {
+    let word_inputs = (32 / BITS) as usize;
+    for word in 0..inputs / word_inputs {
+        for column in (0..BLOCK).step_by(S::LANES) {
+            // SAFETY: the word is one of the group's.
+            let mut bits = unsafe { s.load_words(words.add(word * WORDS + column * 4)) };
+            for half in 0..2 {
+                for place in 0..16 / BITS {
+                    let mask = s.splat_word(((1 << BITS) - 1) << (BITS * place));
+                    let input = word * word_inputs + (half * 16 / BITS + place) as usize;
+                    // SAFETY: the input is one of the panel's.
+                    unsafe { s.store(panel.add(input * BLOCK + column), s.to_float(s.and(bits, mask))) };
+                }
+                bits = s.shr(bits, 16);
+            }
+        }
+    }
+}
+
+/// Numbers that may begin in one word and end in the next.
+///
+/// # Safety
+/// As [`unpack`].
+#[inline(always)]
+unsafe fn unpack_stream<S: Simd>(s: S, bits: usize, words: *const u8, inputs: usize, panel: *mut f32) {
+    let mask = s.splat_word((1 << bits) - 1);
+    for input in 0..inputs {
+        let (word, shift) = (input * bits / 32, input * bits % 32);
+        for column in (0..BLOCK).step_by(S::LANES) {
+            // SAFETY: the number's first bit is in a word of the group. If its last bit is not in the
+            // same word, the next one is the group's too, which ends with a whole number.
+            let number = unsafe {
+                let low = s.shr(s.load_words(words.add(word * WORDS + column * 4)), shift as u32);
+                if shift + bits > 32 {
+                    let high = s.load_words(words.add((word + 1) * WORDS + column * 4));
+                    s.or(low, s.shl(high, 32 - shift as u32))
+                } else {
+                    low
+                }
+            };
+            // SAFETY: the input is one of the panel's.
+            unsafe { s.store(panel.add(input * BLOCK + column), s.to_float(s.and(number, mask))) };
+        }
+    }
+}
+
+/// Writes `count` elements as float32.
+///
+/// # Safety
+/// `from` has `count` elements, `to` room for as many floats, and `count` is a multiple of 32.
+#[inline(always)]
+pub unsafe fn widen<S: Simd>(s: S, float: Float, from: *const u8, count: usize, to: *mut f32) {
+    for index in (0..count).step_by(S::LANES) {
+        // SAFETY: the caller's promise; the lanes divide 32.
+        unsafe { s.store(to.add(index), load(s, float, from.add(index * float.size()))) };
+    }
+}

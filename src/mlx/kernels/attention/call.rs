@@ -1,0 +1,333 @@
+//! A whole call: cutting it into units of work and running them on the pool.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::aligned::Aligned;
+use super::shape::{Attention, GROUP, Mask, Sequence};
+use super::softmax::{Total, finish, merge};
+use super::tile::{Scratch, Tile, Work, tile_queries};
+use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::pool::{Panicked, Pool};
+use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task};
+
+/// Tiles with no more rows than this may have their blocks computed by several threads.
+const SPLIT_ROWS: usize = 16;
+
+/// Memory for blocks that await their merging, in floats, beyond which tiles are computed whole.
+const SPLIT_FLOATS: usize = 4 << 20;
+
+/// Calls with fewer multiplications than this are not worth waking other threads.
+const SMALL_CALL: usize = 1 << 15;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// Blocks that await their merging. It belongs to the thread that makes the call.
+    static PARTIAL: RefCell<Aligned> = RefCell::default();
+}
+
+/// Attention of all queries of all sequences.
+///
+/// `queries` is `[all queries][heads * key_dims]`, rotated, in the order of the sequences; `out` is
+/// `[all queries][heads * value_dims]`. A query that sees nothing gets zeros.
+///
+/// A row's result depends on its query and on the keys and values that it sees, not on the other rows, on how
+/// the positions are cut into spans, on the threads or on the processor's instruction set.
+///
+/// # Panics
+/// When lengths do not fit together, before anything is computed.
+pub fn attend(
+    pool: &Pool,
+    attention: &Attention<'_>,
+    sequences: &[Sequence<'_>],
+    queries: &[f32],
+    out: &mut [f32],
+) -> Result<(), Panicked> {
+    attend_on(Path::best(), pool, attention, sequences, queries, out)
+}
+
+/// [`attend`] with the instructions of `path`.
+pub fn attend_on(
+    path: Path,
+    pool: &Pool,
+    attention: &Attention<'_>,
+    sequences: &[Sequence<'_>],
+    queries: &[f32],
+    out: &mut [f32],
+) -> Result<(), Panicked> {
+    check(attention, sequences, queries, out);
+    let starts = starts(sequences);
+    let call = Call { path, attention, sequences, starts: &starts, queries, out: Out(out.as_mut_ptr()) };
+    let plan = call.plan(pool.threads());
+    let slot = call.slot_floats();
+    PARTIAL.with_borrow_mut(|partial| {
+        let partial = Out(partial.floats(plan.slots * slot).as_mut_ptr());
+        let work = |index: usize| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                let unit = &plan.units[index];
+                let missing = plan.missing.get(unit.tile);
+                sixteen::run(
+                    path,
+                    Run { call: &call, plan: &plan, unit, missing, partial: &partial, scratch },
+                );
+            });
+        };
+        if plan.multiplications < SMALL_CALL {
+            pool.run(1, &|_| (0..plan.units.len()).for_each(work))
+        } else {
+            pool.run_claiming(plan.units.len(), &work)
+        }
+    })
+}
+
+fn check(attention: &Attention<'_>, sequences: &[Sequence<'_>], queries: &[f32], out: &[f32]) {
+    let shape = &attention.shape;
+    assert!(shape.kv_heads > 0 && shape.key_dims > 0 && shape.value_dims > 0, "a size is 0");
+    assert!(
+        attention.heads > 0 && attention.heads.is_multiple_of(shape.kv_heads),
+        "heads do not form groups"
+    );
+    assert!(attention.sinks.is_none_or(|sinks| sinks.len() == attention.heads), "one sink a head");
+    let rows: usize = sequences.iter().map(|sequence| sequence.queries).sum();
+    assert_eq!(queries.len(), rows * attention.heads * shape.key_dims, "length of queries");
+    assert_eq!(out.len(), rows * attention.heads * shape.value_dims, "length of out");
+    for sequence in sequences {
+        assert!(sequence.first_position.is_multiple_of(GROUP), "first position");
+        for (index, span) in sequence.spans.iter().enumerate() {
+            let last = index + 1 == sequence.spans.len();
+            assert!(
+                span.capacity.is_multiple_of(GROUP) && span.first.is_multiple_of(GROUP),
+                "alignment of a span"
+            );
+            assert!(span.first + span.len <= span.capacity, "a span leaves its slab");
+            assert!(last || span.len.is_multiple_of(GROUP), "length of a span before the last");
+            assert!(span.keys.len() >= shape.key_bytes(span.capacity), "slab of keys");
+            assert!(span.values.len() >= shape.value_bytes(span.capacity), "slab of values");
+        }
+        let keys = sequence.end() - sequence.first_position;
+        let masked = match sequence.mask {
+            None => sequence.queries * keys,
+            Some(Mask::Added(added)) => added.len(),
+            Some(Mask::Allowed(allowed)) => allowed.len(),
+        };
+        assert_eq!(masked, sequence.queries * keys, "length of a mask");
+    }
+}
+
+/// Absolute starts of all spans, sequence by sequence.
+fn starts(sequences: &[Sequence<'_>]) -> Vec<usize> {
+    let mut starts = Vec::with_capacity(sequences.iter().map(|sequence| sequence.spans.len()).sum());
+    for sequence in sequences {
+        let mut start = sequence.first_position;
+        for span in sequence.spans {
+            starts.push(start);
+            start += span.len;
+        }
+    }
+    starts
+}
+
+/// Memory that units write to, each to rows of its own.
+struct Out(*mut f32);
+// SAFETY: each use says why the floats that it touches are no other unit's at that time.
+unsafe impl Sync for Out {}
+
+struct Call<'a> {
+    path: Path,
+    attention: &'a Attention<'a>,
+    sequences: &'a [Sequence<'a>],
+    starts: &'a [usize],
+    queries: &'a [f32],
+    /// `[all queries][heads * value_dims]`, owned by the caller of `attend` for the length of the call.
+    out: Out,
+}
+
+/// One claim of a thread.
+struct Unit {
+    tile: usize,
+    /// The block to compute, whose result goes into a slot; or none: all blocks and the rows' results.
+    block: Option<usize>,
+}
+
+struct Plan {
+    /// Each with its first span in `Call::starts`.
+    tiles: Vec<(Tile, usize)>,
+    units: Vec<Unit>,
+    /// For each tile the blocks that are not computed yet. Empty if no tile is split.
+    missing: Vec<AtomicUsize>,
+    /// For each tile its first slot and first block.
+    slots_of: Vec<(usize, usize)>,
+    slots: usize,
+    multiplications: usize,
+}
+
+impl Call<'_> {
+    fn work(&self, tile: Tile, starts: usize) -> Work<'_> {
+        let sequence = &self.sequences[tile.sequence];
+        let starts = &self.starts[starts..][..sequence.spans.len()];
+        Work { path: self.path, attention: self.attention, sequence, starts, tile, queries: self.queries }
+    }
+
+    /// Floats of a slot: the weighted values of some rows, then their totals.
+    fn slot_floats(&self) -> usize {
+        SPLIT_ROWS * (self.attention.shape.value_dims.next_multiple_of(LANES) + 2)
+    }
+
+    fn plan(&self, threads: usize) -> Plan {
+        let shape = &self.attention.shape;
+        let per_tile = tile_queries(self.attention.heads / shape.kv_heads);
+        let mut tiles = Vec::new();
+        let (mut offset, mut starts) = (0, 0);
+        for (index, sequence) in self.sequences.iter().enumerate() {
+            // The last queries see most: they come first, so that no thread is left with a large tile at the end.
+            for part in (0..sequence.queries.div_ceil(per_tile)).rev() {
+                let query = part * per_tile;
+                let queries = per_tile.min(sequence.queries - query);
+                let tile = Tile { sequence: index, kv_head: 0, query, queries, offset };
+                tiles.extend((0..shape.kv_heads).map(|kv_head| (Tile { kv_head, ..tile }, starts)));
+            }
+            offset += sequence.queries;
+            starts += sequence.spans.len();
+        }
+        let mut plan = Plan {
+            units: Vec::with_capacity(tiles.len()),
+            missing: Vec::new(),
+            slots_of: Vec::new(),
+            slots: 0,
+            multiplications: 0,
+            tiles,
+        };
+        let split = threads > 1 && plan.tiles.len() < 8 * threads;
+        for (index, &(tile, starts)) in plan.tiles.iter().enumerate() {
+            let work = self.work(tile, starts);
+            let (first, end) = work.blocks();
+            let positions = (end - first) * super::shape::BLOCK;
+            let positions = positions.min(work.sequence.end() - work.sequence.first_position);
+            plan.multiplications += work.rows() * positions * (shape.key_dims + shape.value_dims);
+            let slots = plan.slots + end - first;
+            let fits = work.rows() <= SPLIT_ROWS && slots * self.slot_floats() <= SPLIT_FLOATS;
+            if split && fits && end - first > 1 {
+                plan.units.extend((first..end).map(|block| Unit { tile: index, block: Some(block) }));
+                plan.slots_of.push((plan.slots, first));
+                plan.slots = slots;
+            } else {
+                plan.units.push(Unit { tile: index, block: None });
+                plan.slots_of.push((plan.slots, first));
+            }
+            if split {
+                plan.missing.push(AtomicUsize::new(end - first));
+            }
+        }
+        plan
+    }
+}
+
+/// A unit, to be run with some instruction set.
+struct Run<'a> {
+    call: &'a Call<'a>,
+    plan: &'a Plan,
+    unit: &'a Unit,
+    missing: Option<&'a AtomicUsize>,
+    partial: &'a Out,
+    scratch: &'a mut Scratch,
+}
+
+impl Task for Run<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(mut self, s: S) {
+        let (tile, starts) = self.plan.tiles[self.unit.tile];
+        let work = self.call.work(tile, starts);
+        let rows = work.rows();
+        let stride = work.value_stride();
+        work.prepare(s, self.scratch);
+        let (first, end) = work.blocks();
+        let (block, stop) = self.unit.block.map_or((first, end), |block| (block, block + 1));
+        for block in block..stop {
+            work.block(s, block, self.scratch);
+            if self.unit.block.is_none() {
+                let all = self.scratch.all_values.floats(rows * stride);
+                let values = self.scratch.block_values.floats(rows * stride);
+                let totals = &self.scratch.block_totals;
+                merge_rows(s, &mut self.scratch.all_totals, all, totals, values, stride);
+            }
+        }
+        if let (Some(block), Some(missing)) = (self.unit.block, self.missing) {
+            self.keep(block, rows, stride);
+            // The last one to finish sees what the others wrote.
+            if missing.fetch_sub(1, Ordering::AcqRel) != 1 {
+                return;
+            }
+            self.merge_kept(s, end - first, rows, stride);
+        }
+        let all = self.scratch.all_values.floats(rows * stride);
+        let dims = self.call.attention.shape.value_dims;
+        for (row, values) in all.chunks_exact_mut(stride).enumerate() {
+            let (query, head) = work.query_and_head(row);
+            let at = (query * self.call.attention.heads + head) * dims;
+            // SAFETY: `check` saw that there is room for all queries and heads, and a query's head is a row
+            // of one tile, which is finished by one unit.
+            let out = unsafe { std::slice::from_raw_parts_mut(self.call.out.0.add(at), dims) };
+            let sink = self.call.attention.sinks.map(|sinks| sinks[head]);
+            finish(s, self.scratch.all_totals[row], values, sink, out);
+        }
+    }
+}
+
+impl Run<'_> {
+    /// The slots of the unit's tile, from its first block on.
+    #[inline(always)]
+    fn slot(&self, index: usize) -> *mut f32 {
+        let (slot, _) = self.plan.slots_of[self.unit.tile];
+        assert!(slot + index < self.plan.slots);
+        // SAFETY: there is memory for all slots.
+        unsafe { self.partial.0.add((slot + index) * self.call.slot_floats()) }
+    }
+
+    /// Keeps what was computed of a block in its slot.
+    #[inline(always)]
+    fn keep(&mut self, block: usize, rows: usize, stride: usize) {
+        let slot = self.slot(block - self.plan.slots_of[self.unit.tile].1);
+        assert!(rows <= SPLIT_ROWS);
+        // SAFETY: a slot has room for so many rows. It is this unit's until the count of missing blocks falls.
+        let floats = unsafe { std::slice::from_raw_parts_mut(slot, rows * (stride + 2)) };
+        let (values, totals) = floats.split_at_mut(rows * stride);
+        values.copy_from_slice(self.scratch.block_values.floats(rows * stride));
+        for (to, total) in totals.as_chunks_mut::<2>().0.iter_mut().zip(&self.scratch.block_totals) {
+            *to = [total.largest, total.sum];
+        }
+    }
+
+    /// Merges all blocks of the tile in order.
+    #[inline(always)]
+    fn merge_kept<S: Lanes>(&mut self, s: S, blocks: usize, rows: usize, stride: usize) {
+        for index in 0..blocks {
+            // SAFETY: all units of this tile have filled their slots, and none touches them again.
+            let floats = unsafe { std::slice::from_raw_parts(self.slot(index), rows * (stride + 2)) };
+            let (values, totals) = floats.split_at(rows * stride);
+            let all = self.scratch.all_values.floats(rows * stride);
+            for (row, &[largest, sum]) in totals.as_chunks::<2>().0.iter().enumerate() {
+                let at = row * stride..(row + 1) * stride;
+                let block = Total { largest, sum };
+                merge(s, &mut self.scratch.all_totals[row], &mut all[at.clone()], block, &values[at]);
+            }
+        }
+    }
+}
+
+/// Merges a block into all rows.
+#[inline(always)]
+fn merge_rows<S: Lanes>(
+    s: S,
+    all: &mut [Total],
+    sums: &mut [f32],
+    block: &[Total],
+    values: &[f32],
+    stride: usize,
+) {
+    for (row, total) in all.iter_mut().enumerate() {
+        let at = row * stride..(row + 1) * stride;
+        merge(s, total, &mut sums[at.clone()], block[row], &values[at]);
+    }
+}

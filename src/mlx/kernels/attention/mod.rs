@@ -1,0 +1,26 @@
+//! Attention over keys and values that lie in several places, without a matrix of scores and without padding.
+//!
+//! The arithmetic, the same on every path: positions are cut into blocks at absolute multiples of [`BLOCK`].
+//! For a query of a head and a block, each score is one chain of fused multiply-adds over the dimensions in
+//! order, starting from 0, of the query times `scale`; then soft cap and mask. With m the largest score, weights
+//! are e^(score - m); their sum goes over sixteen partial sums (position mod 16) and a fixed tree; each output
+//! dimension is one chain of fused multiply-adds over the positions in order. Blocks are merged in the order of
+//! their positions, then the values are divided by the sum of weights.
+//!
+//! A position that a query does not see, by order or window, has no influence on its row whatever is stored
+//! there. One that only a mask hides has the weight 0, and its value must be finite.
+
+mod aligned;
+mod call;
+mod micro;
+mod shape;
+mod softmax;
+mod store;
+mod tile;
+
+#[cfg(test)]
+mod tests;
+
+pub use call::{attend, attend_on};
+pub use shape::{Attention, BLOCK, GROUP, KvFloat, KvShape, Mask, Sequence, Span};
+pub use store::{NewTokens, store};

@@ -1,0 +1,89 @@
+//! Writing keys and values of new tokens into slabs.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::shape::{GROUP, KvFloat, KvShape};
+
+/// Keys and values of consecutive new tokens, `[tokens][kv_heads * dims]`, keys rotated.
+#[derive(Clone, Copy, Debug)]
+pub struct NewTokens<'a> {
+    pub keys: &'a [f32],
+    /// Floats from one token's keys to the next one's.
+    pub key_stride: usize,
+    pub values: &'a [f32],
+    /// Floats from one token's values to the next one's.
+    pub value_stride: usize,
+    pub tokens: usize,
+}
+
+/// Stores tokens from slab index `at` on. Numbers are rounded to the nearest, ties to even.
+///
+/// # Panics
+/// When lengths do not fit together.
+pub fn store(
+    shape: &KvShape,
+    keys: &mut [u8],
+    values: &mut [u8],
+    capacity: usize,
+    at: usize,
+    new: &NewTokens<'_>,
+) {
+    if new.tokens == 0 {
+        return;
+    }
+    assert!(capacity.is_multiple_of(GROUP) && at + new.tokens <= capacity, "tokens leave the slab");
+    let (keys, values) = (&mut keys[..shape.key_bytes(capacity)], &mut values[..shape.value_bytes(capacity)]);
+    match shape.float {
+        KvFloat::F32 => store_as::<4>(shape, keys, values, capacity, at, new, |from, to| {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_le_bytes());
+        }),
+        KvFloat::F16 => store_as::<2>(shape, keys, values, capacity, at, new, |from, to| {
+            let mut halves = [f16::ZERO; GROUP];
+            halves[..from.len()].convert_from_f32_slice(from);
+            to.iter_mut().zip(halves).for_each(|(to, half)| *to = half.to_le_bytes());
+        }),
+        KvFloat::Bf16 => store_as::<2>(shape, keys, values, capacity, at, new, |from, to| {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(*from).to_le_bytes());
+        }),
+    }
+}
+
+/// `convert` takes up to sixteen numbers.
+fn store_as<const BYTES: usize>(
+    shape: &KvShape,
+    keys: &mut [u8],
+    values: &mut [u8],
+    capacity: usize,
+    at: usize,
+    new: &NewTokens<'_>,
+    convert: impl Fn(&[f32], &mut [[u8; BYTES]]),
+) {
+    let keys = keys.as_chunks_mut::<BYTES>().0;
+    let values = values.as_chunks_mut::<BYTES>().0;
+    for head in 0..shape.kv_heads {
+        let dims = shape.value_dims;
+        for token in 0..new.tokens {
+            let from = &new.values[token * new.value_stride + head * dims..][..dims];
+            let to = &mut values[(head * capacity + at + token) * dims..][..dims];
+            from.chunks(GROUP).zip(to.chunks_mut(GROUP)).for_each(|(from, to)| convert(from, to));
+        }
+        let dims = shape.key_dims;
+        let mut token = 0;
+        while token < new.tokens {
+            // As many tokens as fall into the same group: they are neighbours there in each dimension.
+            let lane = (at + token) % GROUP;
+            let count = (GROUP - lane).min(new.tokens - token);
+            let group = head * (capacity / GROUP) + (at + token) / GROUP;
+            let to = &mut keys[group * dims * GROUP..][..dims * GROUP];
+            for dim in 0..dims {
+                let mut gathered = [0.0; GROUP];
+                for (i, value) in gathered[..count].iter_mut().enumerate() {
+                    *value = new.keys[(token + i) * new.key_stride + head * dims + dim];
+                }
+                convert(&gathered[..count], &mut to[dim * GROUP + lane..][..count]);
+            }
+            token += count;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Results against the float64 reference.
+
+use super::*;
+
+/// Runs a row on every path and compares with the reference. Gives the largest part of the bound that was used.
+fn check(attention: &Attention<'_>, row: &Row, seed: u64) -> f64 {
+    let pool = Pool::new(2).unwrap();
+    let expected = reference(attention, row);
+    let mut worst = 0.0_f64;
+    for path in Path::all() {
+        let out = run(path, &pool, attention, std::slice::from_ref(row), Some(seed));
+        for (i, (&out, &(expected, bound))) in out.iter().zip(&expected).enumerate() {
+            let error = (f64::from(out) - expected).abs();
+            assert!(error <= bound, "{path:?} {i}: {out} is not {expected} ± {bound:e}; {attention:?}");
+            worst = worst.max(error / bound.max(1e-300));
+        }
+    }
+    worst
+}
+
+#[test]
+fn random_shapes_are_within_the_bound() {
+    let mut random = Random(7);
+    let mut worst = 0.0_f64;
+    for case in 0..60 {
+        let kv_heads = random.within(1, 3);
+        let heads = kv_heads * random.within(1, 9);
+        let sinks = random.normals(heads);
+        let attention = Attention {
+            heads,
+            shape: KvShape {
+                kv_heads,
+                key_dims: random.one_of(&[8, 16, 24, 40, 64, 80, 96, 128, 7, 33, 192]),
+                value_dims: random.one_of(&[8, 16, 24, 48, 64, 80, 128, 5, 33, 256]),
+                float: random.one_of(&[KvFloat::F32, KvFloat::F16, KvFloat::Bf16]),
+            },
+            scale: random.one_of(&[0.125, 0.3, 1.0]),
+            causal: random.within(0, 5) > 0,
+            window: random.one_of(&[None, None, Some(1), Some(17), Some(100), Some(256), Some(300)]),
+            soft_cap: random.one_of(&[None, None, Some(5.0), Some(50.0)]),
+            sinks: random.one_of(&[None, Some(())]).map(|()| &sinks[..]),
+        };
+        let len = random.one_of(&[1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 257, 300, 511, 512, 513, 600]);
+        let queries = random.one_of(&[1, 1, 2, 3, 5, 17, 40]).min(len);
+        let first = 16 * random.one_of(&[0, 0, 1, 15, 16, 40]);
+        let mut row = Row::random(&mut random, &attention, len, queries, first);
+        row.mask = match random.within(0, 3) {
+            0 => Some(OwnMask::Allowed((0..queries * len).map(|_| random.within(0, 3) > 0).collect())),
+            1 => Some(OwnMask::Added(random.normals(queries * len))),
+            _ => None,
+        };
+        worst = worst.max(check(&attention, &row, 1000 + case));
+    }
+    // Errors are far below the worst case; a bound that nothing comes near would test nothing.
+    assert!(worst > 0.001, "{worst}");
+}
+
+#[test]
+fn every_context_up_to_600_is_within_the_bound() {
+    let mut random = Random(11);
+    let attention = plain(3, 1, 16);
+    for len in (1..=600).step_by(if cfg!(debug_assertions) { 7 } else { 1 }) {
+        let row = Row::random(&mut random, &attention, len, 1, 0);
+        check(&attention, &row, len as u64);
+    }
+}
+
+#[test]
+fn large_scores_are_within_the_bound() {
+    let mut random = Random(13);
+    let attention = Attention { scale: 30.0, ..plain(4, 2, 64) };
+    for len in [5, 300] {
+        let row = Row::random(&mut random, &attention, len, 3, 0);
+        check(&attention, &row, 5);
+    }
+}
+
+/// A query that is one of the keys, many times as long, takes that key's value.
+#[test]
+fn a_sharp_query_takes_the_value_of_its_key() {
+    let mut random = Random(17);
+    let attention = plain(1, 1, 64);
+    let mut row = Row::random(&mut random, &attention, 500, 1, 0);
+    let target = 321;
+    for dim in 0..64 {
+        row.q[dim] = 100.0 * row.k[target * 64 + dim];
+    }
+    let out = run(Path::best(), &Pool::new(1).unwrap(), &attention, &[row.clone()], None);
+    for dim in 0..64 {
+        assert!((f64::from(out[dim]) - rounded(KvFloat::F16, row.v[target * 64 + dim])).abs() < 1e-6);
+    }
+}

@@ -49,14 +49,15 @@ pub trait Lanes: Copy {
 #[derive(Clone, Copy)]
 pub struct Sixteen<S, const K: usize>(S);
 
-/// One value for each register.
+/// One value for each register. A plain loop: the compiler unrolls it, and does not always inline closures.
 macro_rules! registers {
-    ($i:ident => $value:expr) => {
-        std::array::from_fn(
-            #[inline(always)]
-            |$i| $value,
-        )
-    };
+    ($start:expr; $i:ident => $value:expr) => {{
+        let mut out = [$start; K];
+        for $i in 0..K {
+            out[$i] = $value;
+        }
+        out
+    }};
 }
 
 impl<S: Simd, const K: usize> Lanes for Sixteen<S, K> {
@@ -74,7 +75,7 @@ impl<S: Simd, const K: usize> Lanes for Sixteen<S, K> {
     fn load(self, from: &[f32; LANES]) -> Self::V {
         assert!(K * S::LANES == LANES);
         // SAFETY: K registers of the set's width are exactly the sixteen values.
-        registers!(i => unsafe { self.0.load(from.as_ptr().add(i * S::LANES)) })
+        registers!(self.0.splat(0.0); i => unsafe { self.0.load(from.as_ptr().add(i * S::LANES)) })
     }
 
     #[inline(always)]
@@ -90,74 +91,74 @@ impl<S: Simd, const K: usize> Lanes for Sixteen<S, K> {
     fn load_f32(self, from: &[u8; 64]) -> Self::V {
         assert!(K * S::LANES == LANES);
         // SAFETY: as for `load`; loads take any alignment.
-        registers!(i => unsafe { self.0.load(from.as_ptr().cast::<f32>().add(i * S::LANES)) })
+        registers!(self.0.splat(0.0); i => unsafe { self.0.load(from.as_ptr().cast::<f32>().add(i * S::LANES)) })
     }
 
     #[inline(always)]
     fn load_f16(self, from: &[u8; 32]) -> Self::V {
         assert!(K * S::LANES == LANES);
         // SAFETY: K registers take exactly sixteen numbers of two bytes.
-        registers!(i => unsafe { self.0.load_f16(from.as_ptr().add(i * S::LANES * 2)) })
+        registers!(self.0.splat(0.0); i => unsafe { self.0.load_f16(from.as_ptr().add(i * S::LANES * 2)) })
     }
 
     #[inline(always)]
     fn load_bf16(self, from: &[u8; 32]) -> Self::V {
         assert!(K * S::LANES == LANES);
         // SAFETY: as for `load_f16`.
-        registers!(i => unsafe { self.0.load_bf16(from.as_ptr().add(i * S::LANES * 2)) })
+        registers!(self.0.splat(0.0); i => unsafe { self.0.load_bf16(from.as_ptr().add(i * S::LANES * 2)) })
     }
 
     #[inline(always)]
     fn load_words(self, from: &[u8; 64]) -> Self::W {
         assert!(K * S::LANES == LANES);
         // SAFETY: as for `load_f32`.
-        registers!(i => unsafe { self.0.load_words(from.as_ptr().add(i * S::LANES * 4)) })
+        registers!(self.0.splat_word(0); i => unsafe { self.0.load_words(from.as_ptr().add(i * S::LANES * 4)) })
     }
 
     #[inline(always)]
     fn field(self, words: Self::W, shift: u32, mask: u32) -> Self::V {
         let mask = self.0.splat_word(mask);
-        registers!(i => self.0.to_float(self.0.and(self.0.shr(words[i], shift), mask)))
+        registers!(self.0.splat(0.0); i => self.0.to_float(self.0.and(self.0.shr(words[i], shift), mask)))
     }
 
     #[inline(always)]
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        registers!(i => self.0.fma(a[i], b[i], c[i]))
+        registers!(self.0.splat(0.0); i => self.0.fma(a[i], b[i], c[i]))
     }
 
     #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(i => self.0.add(a[i], b[i]))
+        registers!(self.0.splat(0.0); i => self.0.add(a[i], b[i]))
     }
 
     #[inline(always)]
     fn sub(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(i => self.0.sub(a[i], b[i]))
+        registers!(self.0.splat(0.0); i => self.0.sub(a[i], b[i]))
     }
 
     #[inline(always)]
     fn mul(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(i => self.0.mul(a[i], b[i]))
+        registers!(self.0.splat(0.0); i => self.0.mul(a[i], b[i]))
     }
 
     #[inline(always)]
     fn div(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(i => self.0.div(a[i], b[i]))
+        registers!(self.0.splat(0.0); i => self.0.div(a[i], b[i]))
     }
 
     #[inline(always)]
     fn max(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(i => self.0.max(a[i], b[i]))
+        registers!(self.0.splat(0.0); i => self.0.max(a[i], b[i]))
     }
 
     #[inline(always)]
     fn select_less(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V {
-        registers!(i => self.0.select_less(a[i], b[i], yes[i], no[i]))
+        registers!(self.0.splat(0.0); i => self.0.select_less(a[i], b[i], yes[i], no[i]))
     }
 
     #[inline(always)]
     fn exp(self, x: Self::V) -> Self::V {
-        registers!(i => exp(self.0, x[i]))
+        registers!(self.0.splat(0.0); i => exp(self.0, x[i]))
     }
 
     #[inline(always)]

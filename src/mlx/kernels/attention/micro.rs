@@ -13,11 +13,14 @@ use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task};
 /// Floats from one row of scores to the next. More than a block, so that rows do not fall on the same cache sets.
 pub const SCORES_STRIDE: usize = BLOCK + LANES;
 
+/// Rows of the largest strip.
+pub const MAX_STRIP: usize = 12;
+
 /// The largest strip of this instruction set that fits into so many rows.
 #[inline(always)]
 pub fn strip_rows<S: Lanes>(left: usize) -> usize {
     match left {
-        12.. if S::WIDE => 12,
+        MAX_STRIP.. if S::WIDE => MAX_STRIP,
         6.. => 6,
         5 => 4,
         _ => left,

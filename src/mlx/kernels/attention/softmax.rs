@@ -106,6 +106,11 @@ pub fn merge<S: Lanes>(s: S, total: &mut Total, values: &mut [f32], block: Total
     if block.sum == 0.0 {
         return;
     }
+    if total.sum == 0.0 {
+        *total = block;
+        values.copy_from_slice(block_values);
+        return;
+    }
     let largest = if block.largest > total.largest { block.largest } else { total.largest };
     let keep = s.exp(s.splat(total.largest - largest));
     let bring = s.exp(s.splat(block.largest - largest));

@@ -1,7 +1,7 @@
 //! A tile: some consecutive queries of one sequence with all heads that share one key/value head.
 
 use super::aligned::Aligned;
-use super::micro::{SCORES_STRIDE, ScoreStrip, ValueStrip, strip_rows};
+use super::micro::{MAX_STRIP, SCORES_STRIDE, ScoreStrip, ValueStrip, strip_rows};
 use super::shape::{Attention, BLOCK, Bf16, Element, F16, F32, GROUP, KvFloat, Sequence};
 use super::softmax::{RowMask, Total, weigh};
 use crate::mlx::kernels::cpu::Path;
@@ -160,12 +160,16 @@ impl Work<'_> {
         let mut first = 0;
         while first < rows {
             let strip = Strip { first, rows: strip_rows::<S>(rows - first) };
-            for row in 0..strip.rows {
+            // Where each row's query starts among all queries.
+            let mut from = [0; MAX_STRIP];
+            for (row, from) in from[..strip.rows].iter_mut().enumerate() {
                 let (query, head) = self.query_and_head(first + row);
-                let from = &self.queries[(query * self.attention.heads + head) * dims..][..dims];
-                let to = &mut packed[first * dims..][..strip.rows * dims];
-                for (dim, value) in from.iter().enumerate() {
-                    to[dim * strip.rows + row] = value * self.attention.scale;
+                *from = (query * self.attention.heads + head) * dims;
+            }
+            let to = &mut packed[first * dims..][..strip.rows * dims];
+            for (dim, to) in to.chunks_exact_mut(strip.rows).enumerate() {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = self.queries[from + dim] * self.attention.scale;
                 }
             }
             scratch.strips.push(strip);

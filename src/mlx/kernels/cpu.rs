@@ -50,6 +50,19 @@ impl Path {
         paths
     }
 
+    /// Vector registers.
+    pub fn registers(self) -> usize {
+        match self {
+            Path::Portable => 16,
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx2 => 16,
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 => 32,
+            #[cfg(target_arch = "aarch64")]
+            Path::Neon => 32,
+        }
+    }
+
     /// Runs `work` compiled for these instructions. Panics where the processor lacks them.
     pub fn run<W: Work>(self, work: W) -> W::Output {
         match self {

@@ -60,11 +60,18 @@ pub trait Simd: Copy {
     fn halve_signed(self, a: Self::I) -> Self::I;
     /// The value of a signed word.
     fn to_float(self, a: Self::I) -> Self::F;
+    /// The value of the four lowest bits.
+    #[inline(always)]
+    fn low_nibble(self, a: Self::I) -> Self::F {
+        self.to_float(self.and(a, self.splat_word(15)))
+    }
     fn with_bits(self, a: Self::I) -> Self::F;
     fn bits(self, a: Self::F) -> Self::I;
 
     /// Asks for the cache line at `at`, which need not exist.
     fn prefetch(self, at: *const u8);
+    /// The same for a line that will be written.
+    fn prefetch_to_write(self, at: *const u8);
 }
 
 /// What every processor has; also the oracle for the others.
@@ -199,4 +206,6 @@ impl<const N: usize> Simd for Portable<N> {
 
     #[inline(always)]
     fn prefetch(self, _at: *const u8) {}
+    #[inline(always)]
+    fn prefetch_to_write(self, _at: *const u8) {}
 }

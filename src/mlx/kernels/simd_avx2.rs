@@ -135,4 +135,11 @@ impl Simd for Avx2 {
     fn prefetch(self, at: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
+    #[inline(always)]
+    fn prefetch_to_write(self, at: *const u8) {
+        // The intrinsic becomes a prefetch to read. Processors without this one take it as nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags));
+        }
+    }
 }

@@ -125,6 +125,16 @@ impl Simd for Avx512 {
         unsafe { _mm512_cvtepi32_ps(a) }
     }
     #[inline(always)]
+    fn low_nibble(self, a: __m512i) -> __m512 {
+        // A look-up reads four bits of the index: one operation instead of two.
+        unsafe {
+            let values = _mm512_setr_ps(
+                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+            );
+            _mm512_permutexvar_ps(a, values)
+        }
+    }
+    #[inline(always)]
     fn with_bits(self, a: __m512i) -> __m512 {
         unsafe { _mm512_castsi512_ps(a) }
     }
@@ -135,6 +145,14 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        // Into the second level: these processors wait for fewer lines at once in the first.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[inline(always)]
+    fn prefetch_to_write(self, at: *const u8) {
+        // The intrinsic becomes a prefetch to read. Processors without this one take it as nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags));
+        }
     }
 }

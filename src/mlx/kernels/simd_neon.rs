@@ -128,4 +128,11 @@ impl Simd for Neon {
             std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags));
         }
     }
+    #[inline(always)]
+    fn prefetch_to_write(self, at: *const u8) {
+        // As above.
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags));
+        }
+    }
 }

@@ -67,9 +67,6 @@ impl<const BITS: u32, const ROWS: usize> FewAffine<'_, BITS, ROWS> {
         let group_words = self.layout.group_words();
         let word_inputs = (32 / BITS) as usize;
         let data = self.data.as_ptr();
-        for line in (0..GROUPS * bytes).step_by(64) {
-            s.prefetch(data.wrapping_add(first * bytes + AHEAD + line));
-        }
         for column in (0..BLOCK).step_by(VECTORS * S::LANES) {
             let mut sums = [[[s.splat(0.0); VECTORS]; ROWS]; GROUPS];
             for word in 0..group_words {
@@ -78,6 +75,9 @@ impl<const BITS: u32, const ROWS: usize> FewAffine<'_, BITS, ROWS> {
                     // SAFETY: the word is in the group, the column in the block.
                     let mut words: [S::I; VECTORS] = unsafe {
                         let line = data.add(group * bytes + 2 * BLOCK * size + word * WORDS + column * 4);
+                        for ahead in (0..VECTORS * S::LANES * 4).step_by(64) {
+                            s.prefetch(line.wrapping_add(AHEAD + ahead));
+                        }
                         std::array::from_fn(
                             #[inline(always)]
                             |vector| s.load_words(line.add(vector * S::LANES * 4)),
@@ -89,10 +89,9 @@ impl<const BITS: u32, const ROWS: usize> FewAffine<'_, BITS, ROWS> {
                         unsafe { self.x.values.as_ptr().add(input / PIECE * ROWS * PIECE + input % PIECE) };
                     for half in 0..2 {
                         for place in 0..16 / BITS {
-                            let mask = s.splat_word(((1 << BITS) - 1) << (BITS * place));
-                            let weights: [S::F; VECTORS] = std::array::from_fn(
+                            let weights: [S::F; VECTORS] = words.map(
                                 #[inline(always)]
-                                |vector| s.to_float(s.and(words[vector], mask)),
+                                |word| number::<S, BITS>(s, word, place),
                             );
                             for (row, sums) in sums.iter_mut().enumerate() {
                                 // SAFETY: a piece has values of each row.
@@ -114,6 +113,9 @@ impl<const BITS: u32, const ROWS: usize> FewAffine<'_, BITS, ROWS> {
             }
             for (index, sums) in sums.into_iter().enumerate() {
                 let group = first + index;
+                for ahead in (0..2 * VECTORS * S::LANES * size).step_by(64) {
+                    s.prefetch(data.wrapping_add(group * bytes + 2 * column * size + AHEAD + ahead));
+                }
                 for vector in 0..VECTORS {
                     let column = column + vector * S::LANES;
                     // SAFETY: the column is in the block, the group's first 64 elements are its scales and
@@ -133,6 +135,15 @@ impl<const BITS: u32, const ROWS: usize> FewAffine<'_, BITS, ROWS> {
             }
         }
     }
+}
+
+/// The numbers of `BITS` bits at `place` in the low halves of words, times the power of two of the place.
+#[inline(always)]
+pub fn number<S: Simd, const BITS: u32>(s: S, words: S::I, place: u32) -> S::F {
+    if BITS == 4 && place == 0 {
+        return s.low_nibble(words);
+    }
+    s.to_float(s.and(words, s.splat_word(((1 << BITS) - 1) << (BITS * place))))
 }
 
 /// A dense block times `ROWS` rows.

@@ -20,6 +20,9 @@ pub struct Many<'a> {
     pub x: Chunk<'a>,
     /// `[rows][32]`, to which the products are added.
     pub totals: &'a mut [f32],
+    /// Where the rows of the products will go, and the floats from one to the next: a place to ask for
+    /// in time.
+    pub out: (*const f32, usize),
 }
 
 impl Work for Many<'_> {
@@ -27,7 +30,7 @@ impl Work for Many<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Many { layout, data, x, totals } = self;
+        let Many { layout, data, x, totals, out } = self;
         let padded = layout.inputs().next_multiple_of(PIECE);
         assert!(data.len() == layout.block_bytes() && totals.len() == x.rows * BLOCK);
         assert!(x.values.len() == padded * x.rows && layout.step() <= LONGEST);
@@ -47,6 +50,7 @@ impl Work for Many<'_> {
                 x: x.values[first * x.rows..].as_ptr(),
                 rows: x.rows,
                 totals: totals.as_mut_ptr(),
+                out: (group + 1 == layout.groups()).then_some(out),
             };
             // SAFETY: the group's bytes are in `data`, and the panel takes the longest step. The
             // tiles' pointers are as their members say.
@@ -137,6 +141,7 @@ struct Tiles {
     rows: usize,
     /// `[rows][BLOCK]`
     totals: *mut f32,
+    out: Option<(*const f32, usize)>,
 }
 
 impl Tiles {
@@ -165,6 +170,13 @@ impl Tiles {
             for tile in 0..tiles {
                 let row = self.rows * tile / tiles;
                 let height = self.rows * (tile + 1) / tiles - row;
+                if let Some((out, width)) = self.out {
+                    for row in row..row + height {
+                        let at = out.wrapping_add(row * width + column);
+                        s.prefetch_to_write(at.cast());
+                        s.prefetch_to_write(at.wrapping_add(VECTORS * S::LANES - 1).cast());
+                    }
+                }
                 macro_rules! choose {
                     ($($height:literal)*) => {
                         match height {
@@ -204,29 +216,53 @@ impl Tiles {
             }
             let mut weights = self.panel.add(column);
             let mut x = self.x.add(row * PIECE);
-            let mut left = self.inputs;
-            while left > 0 {
-                let piece = left.min(PIECE);
-                for input in 0..piece {
-                    let mut loaded = [s.splat(0.0); VECTORS];
-                    for vector in 0..VECTORS {
-                        loaded[vector] = s.load(weights.add(vector * S::LANES));
-                    }
-                    for r in 0..ROWS {
-                        let value = s.splat(*x.add(r * PIECE + input));
-                        for vector in 0..VECTORS {
-                            sums[r][vector] = s.fma(loaded[vector], value, sums[r][vector]);
-                        }
-                    }
-                    weights = weights.add(BLOCK);
+            let mut pieces = self.inputs / PIECE;
+            while pieces > 0 {
+                let mut input = 0;
+                while input < PIECE {
+                    self.inputs::<S, VECTORS, ROWS, 4>(s, weights, x.add(input), &mut sums);
+                    weights = weights.add(4 * BLOCK);
+                    input += 4;
                 }
                 x = x.wrapping_add(self.rows * PIECE);
-                left -= piece;
+                pieces -= 1;
+            }
+            for input in 0..self.inputs % PIECE {
+                self.inputs::<S, VECTORS, ROWS, 1>(s, weights, x.add(input), &mut sums);
+                weights = weights.add(BLOCK);
             }
             for r in 0..ROWS {
                 for vector in 0..VECTORS {
                     let column = column + vector * S::LANES;
                     tail.finish(s, row + r, column, sums[r][vector], total(r, vector));
+                }
+            }
+        }
+    }
+
+    /// Adds the products of `INPUTS` neighbouring inputs to a tile's sums.
+    ///
+    /// # Safety
+    /// The inputs are in the panel from `weights` on, and from `x` on in each of the tile's rows.
+    #[inline(always)]
+    unsafe fn inputs<S: Simd, const VECTORS: usize, const ROWS: usize, const INPUTS: usize>(
+        &self,
+        s: S,
+        weights: *const f32,
+        x: *const f32,
+        sums: &mut [[S::F; VECTORS]; ROWS],
+    ) {
+        for input in 0..INPUTS {
+            let mut loaded = [s.splat(0.0); VECTORS];
+            for (vector, loaded) in loaded.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *loaded = unsafe { s.load(weights.add(input * BLOCK + vector * S::LANES)) };
+            }
+            for (row, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                let value = s.splat(unsafe { *x.add(row * PIECE + input) });
+                for (sum, loaded) in sums.iter_mut().zip(loaded) {
+                    *sum = s.fma(loaded, value, *sum);
                 }
             }
         }

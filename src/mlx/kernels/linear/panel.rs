@@ -1,6 +1,6 @@
 //! Weights of one step of a block as float32, `[inputs][32]`.
 
-use super::few::load;
+use super::few::{load, number};
 use super::layout::{BLOCK, Float, WORDS};
 use crate::mlx::kernels::simd::Simd;
 
@@ -33,10 +33,9 @@ unsafe fn unpack_in_place<S: Simd, const BITS: u32>(s: S, words: *const u8, inpu
             let mut bits = unsafe { s.load_words(words.add(word * WORDS + column * 4)) };
             for half in 0..2 {
                 for place in 0..16 / BITS {
-                    let mask = s.splat_word(((1 << BITS) - 1) << (BITS * place));
                     let input = word * word_inputs + (half * 16 / BITS + place) as usize;
                     // SAFETY: the input is one of the panel's.
-                    unsafe { s.store(panel.add(input * BLOCK + column), s.to_float(s.and(bits, mask))) };
+                    unsafe { s.store(panel.add(input * BLOCK + column), number::<S, BITS>(s, bits, place)) };
                 }
                 bits = s.shr(bits, 16);
             }

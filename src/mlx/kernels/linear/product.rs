@@ -258,16 +258,22 @@ impl Unit<'_> {
         let (path, first) = (self.product.path, &self.piece.first);
         let mut totals = [0.0; FLOATS];
         let totals = &mut totals[..count];
-        add_products(path, first, self.block, x(first), totals);
+        add_products(path, first, self.block, x(first), totals, self.out());
         add_bias(first, self.block, totals);
         if let Some((second, activation)) = &self.piece.second {
             let mut others = [0.0; FLOATS];
             let others = &mut others[..count];
-            add_products(path, second, self.block, x(second), others);
+            add_products(path, second, self.block, x(second), others, self.out());
             add_bias(second, self.block, others);
             path.run(Gate { activation: *activation, totals, others });
         }
         self.write(totals);
+    }
+
+    /// The place of the unit's first row in the output, and the floats from row to row.
+    fn out(&self) -> (*const f32, usize) {
+        let column = self.piece.column + self.block * BLOCK;
+        (self.out.0.wrapping_add(self.rows.start * self.product.width + column), self.product.width)
     }
 
     /// Writes the block's columns, with the residual added.
@@ -278,19 +284,36 @@ impl Unit<'_> {
             let start = row * self.product.width + self.piece.column + self.block * BLOCK;
             // SAFETY: the output has this row and these columns, and no other unit has both.
             let out = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(start), columns) };
-            match self.product.residual {
-                None => out.copy_from_slice(&totals[..columns]),
-                Some(residual) => {
-                    let added = totals.iter().zip(&residual[start..][..columns]);
-                    out.iter_mut().zip(added).for_each(|(out, (total, residual))| *out = total + residual);
-                }
+            let residual = self.product.residual.map(|residual| &residual[start..][..columns]);
+            // A whole block has a known length: that is several times as fast.
+            match out.as_chunks_mut::<BLOCK>() {
+                ([out], []) => write_row(totals, residual, out),
+                _ => write_row(totals, residual, out),
             }
         }
     }
 }
 
+#[inline(always)]
+fn write_row(totals: &[f32], residual: Option<&[f32]>, out: &mut [f32]) {
+    match residual {
+        None => out.copy_from_slice(&totals[..out.len()]),
+        Some(residual) => {
+            let added = totals.iter().zip(residual);
+            out.iter_mut().zip(added).for_each(|(out, (total, residual))| *out = total + residual);
+        }
+    }
+}
+
 /// Adds the products of a chunk with a block to `totals` `[rows][32]`.
-fn add_products(path: Path, matrix: &Matrix, block: usize, x: Chunk, totals: &mut [f32]) {
+fn add_products(
+    path: Path,
+    matrix: &Matrix,
+    block: usize,
+    x: Chunk,
+    totals: &mut [f32],
+    out: (*const f32, usize),
+) {
     let layout = *matrix.layout;
     let data = &matrix.data[block * layout.block_bytes()..][..layout.block_bytes()];
     macro_rules! few {
@@ -310,11 +333,16 @@ fn add_products(path: Path, matrix: &Matrix, block: usize, x: Chunk, totals: &mu
                         path.run(FewDense::<'_, $rows> { layout, float, data, x, totals })
                     }
                 )*
-                _ => path.run(Many { layout, data, x, totals }),
+                _ => path.run(Many { layout, data, x, totals, out }),
             }
         };
     }
-    few!(1 2 3 4)
+    // Where there are as many registers as that takes.
+    if x.rows > 6 && path.registers() < 32 {
+        path.run(Many { layout, data, x, totals, out })
+    } else {
+        few!(1 2 3 4 5 6 7 8)
+    }
 }
 
 fn add_bias(matrix: &Matrix, block: usize, totals: &mut [f32]) {

@@ -64,13 +64,14 @@ impl Arrangement {
         Chunk { rows, values, sums }
     }
 
-    /// Arranges the chunk `x` `[rows][inputs]` into `to`.
-    pub fn arrange(&self, x: &[f32], to: &mut [f32]) {
-        let rows = x.len() / self.inputs;
-        assert!(x.len() == rows * self.inputs && to.len() == self.len(rows));
+    /// Arranges `rows` rows, which `x` gives, into `to`.
+    pub fn arrange<'x>(&self, rows: usize, x: impl Fn(usize) -> &'x [f32], to: &mut [f32]) {
+        assert!(to.len() == self.len(rows));
         let scale = self.scale();
         let (values, sums) = to.split_at_mut(rows * self.pieces() * PIECE);
-        for (row, x) in x.chunks_exact(self.inputs).enumerate() {
+        for row in 0..rows {
+            let x = x(row);
+            assert!(x.len() == self.inputs);
             let mut partial = [0.0; PIECE];
             let pieces = x.chunks_exact(PIECE);
             let rest = pieces.remainder();

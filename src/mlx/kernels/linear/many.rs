@@ -21,8 +21,8 @@ pub struct Many<'a> {
     /// `[rows][32]`, to which the products are added.
     pub totals: &'a mut [f32],
     /// Where the rows of the products will go, and the floats from one to the next: a place to ask for
-    /// in time.
-    pub out: (*const f32, usize),
+    /// in time. None when the rows do not lie together.
+    pub out: Option<(*const f32, usize)>,
 }
 
 impl Work for Many<'_> {
@@ -50,7 +50,7 @@ impl Work for Many<'_> {
                 x: x.values[first * x.rows..].as_ptr(),
                 rows: x.rows,
                 totals: totals.as_mut_ptr(),
-                out: (group + 1 == layout.groups()).then_some(out),
+                out: out.filter(|_| group + 1 == layout.groups()),
             };
             // SAFETY: the group's bytes are in `data`, and the panel takes the longest step. The
             // tiles' pointers are as their members say.

@@ -11,9 +11,12 @@ mod layout;
 mod many;
 mod panel;
 mod product;
+mod unit;
 
 pub use layout::{Float, Format, Layout};
-pub use product::{Matrix, multiply, multiply_gated, multiply_gated_on, multiply_on};
+pub use product::{
+    Matrix, multiply, multiply_chosen, multiply_gated, multiply_gated_chosen, multiply_gated_on, multiply_on,
+};
 
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,14 @@
-//! The work of a product, cut up for the threads.
+//! Products of rows with matrices, and how their work is cut up for the threads.
 
 use std::cell::Cell;
+use std::ops::Range;
 
-use super::arrange::{Arrangement, Chunk};
-use super::few::{FewAffine, FewDense};
-use super::layout::{BLOCK, Format, Layout};
-use super::many::Many;
+use super::arrange::Arrangement;
+use super::layout::Layout;
+use super::unit::{CHUNK, FEW, Output, Piece, Unit};
 use crate::mlx::kernels::activation::Activation;
-use crate::mlx::kernels::cpu::{Path, Work};
+use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::{Panicked, Pool};
-use crate::mlx::kernels::simd::Simd;
 
 /// One matrix of a product.
 #[derive(Clone, Copy)]
@@ -20,11 +19,6 @@ pub struct Matrix<'a> {
     /// Added to each row of the product.
     pub bias: Option<&'a [f32]>,
 }
-
-/// Up to this many rows the weights are read once by all, and the threads share the blocks evenly.
-const FEW: usize = 16;
-/// The most rows whose totals, with the weights of a group, stay in the first-level cache.
-const CHUNK: usize = 96;
 
 /// Writes to `out` `[rows][sum of outputs]`, for each matrix in turn, the products of the rows of `x`
 /// `[rows][inputs]` with its rows, plus its bias, plus `residual` (of the shape of `out`).
@@ -52,16 +46,13 @@ pub fn multiply_on(
     residual: Option<&[f32]>,
     out: &mut [f32],
 ) -> Result<(), Panicked> {
-    let width = matrices.iter().map(|matrix| matrix.layout.outputs()).sum();
-    assert!(out.len() == rows * width);
-    assert!(residual.is_none_or(|residual| residual.len() == out.len()));
     let mut pieces = Vec::with_capacity(matrices.len());
-    let mut column = 0;
+    let mut width = 0;
     for &matrix in matrices {
-        pieces.push(Piece { first: matrix, second: None, column });
-        column += matrix.layout.outputs();
+        pieces.push(Piece { first: matrix, second: None, column: width });
+        width += matrix.layout.outputs();
     }
-    Product { path, rows, pieces, residual, width }.run(pool, x, out)
+    Product::of_all(path, rows, pieces, width, residual).run(pool, x, out)
 }
 
 /// Writes to `out` `[rows][outputs]` the activation of the product of `x` `[rows][inputs]` with `gate`,
@@ -94,26 +85,75 @@ pub fn multiply_gated_on(
     out: &mut [f32],
 ) -> Result<(), Panicked> {
     let width = gate.layout.outputs();
-    assert!(up.layout.outputs() == width && out.len() == rows * width);
     let pieces = vec![Piece { first: *gate, second: Some((*up, activation)), column: 0 }];
-    Product { path, rows, pieces, residual: None, width }.run(pool, x, out)
+    Product::of_all(path, rows, pieces, width, None).run(pool, x, out)
 }
 
-/// What makes some neighbouring columns of the output.
-struct Piece<'a> {
-    first: Matrix<'a>,
-    second: Option<(Matrix<'a>, Activation)>,
-    /// Of the output, its first.
-    column: usize,
+/// Products in which each row has its own choice of matrices, for mixtures of experts. Each row of `x`
+/// is multiplied with as many experts as `chosen` has numbers for it: all rows equally many.
+///
+/// Writes to `out` `[chosen][outputs]` the product of row `i / (chosen.len() / rows)` of `x`
+/// `[rows][inputs]` with expert `chosen[i]`. All experts have the same number of outputs.
+///
+/// # Panics
+/// When sizes do not agree or there is no such expert. A panic of a thread at work is an error instead.
+pub fn multiply_chosen(
+    pool: &Pool,
+    x: &[f32],
+    rows: usize,
+    experts: &[Matrix],
+    chosen: &[u32],
+    out: &mut [f32],
+) -> Result<(), Panicked> {
+    let pieces = experts.iter().map(|&first| Piece { first, second: None, column: 0 });
+    Product::of_chosen(Path::best(), rows, pieces.collect(), chosen).run(pool, x, out)
+}
+
+/// As [`multiply_chosen`], with the activation of the product with `gates[chosen[i]]` times the product
+/// with `ups[chosen[i]]`.
+///
+/// # Panics
+/// As [`multiply_chosen`].
+#[allow(clippy::too_many_arguments)]
+pub fn multiply_gated_chosen(
+    pool: &Pool,
+    x: &[f32],
+    rows: usize,
+    gates: &[Matrix],
+    ups: &[Matrix],
+    activation: Activation,
+    chosen: &[u32],
+    out: &mut [f32],
+) -> Result<(), Panicked> {
+    assert!(gates.len() == ups.len());
+    let pieces = gates.iter().zip(ups);
+    let pieces = pieces.map(|(&gate, &up)| Piece { first: gate, second: Some((up, activation)), column: 0 });
+    Product::of_chosen(Path::best(), rows, pieces.collect(), chosen).run(pool, x, out)
+}
+
+/// Some rows of the output and the pieces that they are made of.
+struct Task {
+    /// In the order of the product's rows.
+    rows: Range<usize>,
+    pieces: Range<usize>,
+    /// The units of the tasks before.
+    before: usize,
 }
 
 struct Product<'a> {
     path: Path,
+    /// Rows of the activations.
+    sources: usize,
+    /// Rows of the output.
     rows: usize,
-    pieces: Vec<Piece<'a>>,
-    residual: Option<&'a [f32]>,
     /// Columns of the output.
     width: usize,
+    pieces: Vec<Piece<'a>>,
+    /// The output's rows in the order in which they are computed; their own if None.
+    order: Option<Vec<usize>>,
+    tasks: Vec<Task>,
+    units: usize,
+    residual: Option<&'a [f32]>,
 }
 
 /// Activations in one arrangement, all chunks of rows behind each other.
@@ -123,31 +163,75 @@ struct Arranged {
     start: usize,
 }
 
-/// A place that several threads write to, each in columns of its own.
-struct Shared(*mut f32);
-// SAFETY: the threads write to different elements, see where it is used.
-unsafe impl Sync for Shared {}
+impl<'a> Product<'a> {
+    /// The product of every row with every piece.
+    fn of_all(
+        path: Path,
+        rows: usize,
+        pieces: Vec<Piece<'a>>,
+        width: usize,
+        residual: Option<&'a [f32]>,
+    ) -> Product<'a> {
+        let (order, tasks, count) = (None, Vec::new(), pieces.len());
+        let mut product =
+            Product { path, sources: rows, rows, width, pieces, order, tasks, units: 0, residual };
+        product.add_tasks(0..rows, 0..count);
+        product
+    }
 
-impl Product<'_> {
+    /// The product of every row with its chosen pieces. The rows of a piece are brought together.
+    fn of_chosen(path: Path, sources: usize, pieces: Vec<Piece<'a>>, chosen: &[u32]) -> Product<'a> {
+        let rows = chosen.len();
+        assert!(if sources == 0 { rows == 0 } else { rows.is_multiple_of(sources) });
+        let width = pieces.first().map_or(0, |piece| piece.first.layout.outputs());
+        assert!(pieces.iter().all(|piece| piece.first.layout.outputs() == width));
+        let mut order: Vec<usize> = (0..rows).collect();
+        order.sort_by_key(|&row| chosen[row]);
+        let tasks = Vec::new();
+        let mut product =
+            Product { path, sources, rows, width, pieces, order: None, tasks, units: 0, residual: None };
+        let mut first = 0;
+        for same in order.chunk_by(|&a, &b| chosen[a] == chosen[b]) {
+            let piece = chosen[same[0]] as usize;
+            assert!(piece < product.pieces.len());
+            product.add_tasks(first..first + same.len(), piece..piece + 1);
+            first += same.len();
+        }
+        product.order = Some(order);
+        product
+    }
+
+    /// Cuts rows that have the same pieces into chunks of about equal size.
+    fn add_tasks(&mut self, rows: Range<usize>, pieces: Range<usize>) {
+        let blocks: usize = self.pieces[pieces.clone()].iter().map(|piece| piece.first.layout.blocks()).sum();
+        let chunks = rows.len().div_ceil(CHUNK);
+        for chunk in 0..chunks {
+            let start = rows.start + rows.len() * chunk / chunks;
+            let end = rows.start + rows.len() * (chunk + 1) / chunks;
+            self.tasks.push(Task { rows: start..end, pieces: pieces.clone(), before: self.units });
+            self.units += blocks;
+        }
+    }
+
     fn run(&self, pool: &Pool, x: &[f32], out: &mut [f32]) -> Result<(), Panicked> {
+        assert!(out.len() == self.rows * self.width);
+        assert!(self.residual.is_none_or(|residual| residual.len() == out.len()));
         let Some(first) = self.pieces.first() else { return Ok(()) };
         let inputs = first.first.layout.inputs();
-        assert!(x.len() == self.rows * inputs);
-        for matrix in self.matrices() {
-            let layout = matrix.layout;
-            assert!(layout.inputs() == inputs && matrix.data.len() == layout.bytes());
-            assert!(matrix.bias.is_none_or(|bias| bias.len() == layout.outputs()));
-        }
-        if self.rows == 0 {
-            return Ok(());
-        }
+        assert!(x.len() == self.sources * inputs);
         let mut arranged: Vec<Arranged> = Vec::with_capacity(2);
         let mut floats = 0;
-        for matrix in self.matrices() {
-            let arrangement = Arrangement::of(matrix.layout);
-            if arranged.iter().all(|known| known.arrangement != arrangement) {
-                arranged.push(Arranged { arrangement, start: floats });
-                floats += arrangement.len(self.rows);
+        for piece in &self.pieces {
+            for matrix in piece.matrices() {
+                let layout = matrix.layout;
+                assert!(layout.inputs() == inputs && layout.outputs() == piece.first.layout.outputs());
+                assert!(matrix.data.len() == layout.bytes());
+                assert!(matrix.bias.is_none_or(|bias| bias.len() == layout.outputs()));
+                let arrangement = Arrangement::of(layout);
+                if arranged.iter().all(|known| known.arrangement != arrangement) {
+                    arranged.push(Arranged { arrangement, start: floats });
+                    floats += arrangement.len(self.rows);
+                }
             }
         }
         let mut scratch = SCRATCH.take();
@@ -155,7 +239,7 @@ impl Product<'_> {
             scratch.resize(floats, 0.0);
         }
         let outcome = self
-            .arrange(pool, x, &arranged, &mut scratch[..floats])
+            .arrange(pool, x, inputs, &arranged, &mut scratch[..floats])
             .and_then(|()| self.products(pool, &arranged, &scratch[..floats], out));
         if scratch.len() <= KEPT {
             SCRATCH.set(scratch);
@@ -163,43 +247,38 @@ impl Product<'_> {
         outcome
     }
 
-    fn matrices(&self) -> impl Iterator<Item = &Matrix<'_>> {
-        self.pieces.iter().flat_map(|piece| {
-            std::iter::once(&piece.first).chain(piece.second.as_ref().map(|(matrix, _)| matrix))
-        })
-    }
-
-    fn chunks(&self) -> usize {
-        self.rows.div_ceil(CHUNK)
-    }
-
-    /// The rows of chunk `index`: all chunks are of about equal size.
-    fn chunk(&self, index: usize) -> std::ops::Range<usize> {
-        self.rows * index / self.chunks()..self.rows * (index + 1) / self.chunks()
+    /// The output's row that is computed as number `row`.
+    fn target(&self, row: usize) -> usize {
+        self.order.as_ref().map_or(row, |order| order[row])
     }
 
     fn arrange(
         &self,
         pool: &Pool,
         x: &[f32],
+        inputs: usize,
         arranged: &[Arranged],
         scratch: &mut [f32],
     ) -> Result<(), Panicked> {
-        let inputs = x.len() / self.rows;
-        let to = Shared(scratch.as_mut_ptr());
-        let work = |part: usize| {
+        let per_source = self.rows.checked_div(self.sources).unwrap_or(1);
+        let to = Output(scratch.as_mut_ptr());
+        let work = |task: usize| {
             let to = &to;
-            let rows = self.chunk(part);
+            let rows = &self.tasks[task].rows;
             for Arranged { arrangement, start } in arranged {
                 let place = start + arrangement.len(rows.start);
-                // SAFETY: the scratch has a place for each arrangement and, in it, for each chunk. No
-                // other part has this chunk.
+                // SAFETY: the scratch has a place for each arrangement and, in it, for each task's rows.
+                // No other part has this task.
                 let to =
                     unsafe { std::slice::from_raw_parts_mut(to.0.add(place), arrangement.len(rows.len())) };
-                arrangement.arrange(&x[rows.start * inputs..rows.end * inputs], to);
+                let source = |row: usize| {
+                    let row = self.target(rows.start + row) / per_source;
+                    &x[row * inputs..][..inputs]
+                };
+                arrangement.arrange(rows.len(), source, to);
             }
         };
-        pool.run(self.chunks(), &work)
+        pool.run(self.tasks.len(), &work)
     }
 
     fn products(
@@ -209,12 +288,11 @@ impl Product<'_> {
         scratch: &[f32],
         out: &mut [f32],
     ) -> Result<(), Panicked> {
-        let blocks: usize = self.pieces.iter().map(|piece| piece.first.layout.blocks()).sum();
-        let out = Shared(out.as_mut_ptr());
-        let work = |part: usize| {
-            let rows = self.chunk(part / blocks);
-            let mut block = part % blocks;
-            let mut pieces = self.pieces.iter();
+        let out = Output(out.as_mut_ptr());
+        let work = |unit: usize| {
+            let task = &self.tasks[self.tasks.partition_point(|task| task.before <= unit) - 1];
+            let mut block = unit - task.before;
+            let mut pieces = self.pieces[task.pieces.clone()].iter();
             let piece = loop {
                 let Some(piece) = pieces.next() else { return };
                 match block.checked_sub(piece.first.layout.blocks()) {
@@ -222,156 +300,31 @@ impl Product<'_> {
                     None => break piece,
                 }
             };
+            let rows = task.rows.clone();
             let x = |matrix: &Matrix| {
                 let arrangement = Arrangement::of(matrix.layout);
                 let known = arranged.iter().find(|known| known.arrangement == arrangement);
                 let start = known.map_or(0, |known| known.start) + arrangement.len(rows.start);
                 arrangement.chunk(&scratch[start..][..arrangement.len(rows.len())], rows.len())
             };
-            let unit = Unit { product: self, piece, block, rows: rows.clone(), out: &out };
-            if rows.len() <= FEW {
-                unit.run::<{ FEW * BLOCK }>(x);
-            } else {
-                unit.run::<{ CHUNK * BLOCK }>(x);
+            Unit {
+                path: self.path,
+                piece,
+                block,
+                rows: rows.clone(),
+                order: self.order.as_deref(),
+                out: &out,
+                width: self.width,
+                residual: self.residual,
             }
+            .run(x);
         };
-        if self.rows <= FEW {
-            pool.run(blocks, &work)
+        // The weights of a few rows stream evenly from memory; otherwise units may differ in cost.
+        let rows = self.tasks.first().map_or(0, |task| task.rows.len());
+        if rows <= FEW && self.tasks.iter().all(|task| task.rows.len() == rows) {
+            pool.run(self.units, &work)
         } else {
-            pool.run_claiming(self.chunks() * blocks, &work)
-        }
-    }
-}
-
-/// A chunk of rows times a block.
-struct Unit<'a> {
-    product: &'a Product<'a>,
-    piece: &'a Piece<'a>,
-    block: usize,
-    rows: std::ops::Range<usize>,
-    out: &'a Shared,
-}
-
-impl Unit<'_> {
-    fn run<'a, const FLOATS: usize>(&self, x: impl Fn(&Matrix) -> Chunk<'a>) {
-        let count = self.rows.len() * BLOCK;
-        let (path, first) = (self.product.path, &self.piece.first);
-        let mut totals = [0.0; FLOATS];
-        let totals = &mut totals[..count];
-        add_products(path, first, self.block, x(first), totals, self.out());
-        add_bias(first, self.block, totals);
-        if let Some((second, activation)) = &self.piece.second {
-            let mut others = [0.0; FLOATS];
-            let others = &mut others[..count];
-            add_products(path, second, self.block, x(second), others, self.out());
-            add_bias(second, self.block, others);
-            path.run(Gate { activation: *activation, totals, others });
-        }
-        self.write(totals);
-    }
-
-    /// The place of the unit's first row in the output, and the floats from row to row.
-    fn out(&self) -> (*const f32, usize) {
-        let column = self.piece.column + self.block * BLOCK;
-        (self.out.0.wrapping_add(self.rows.start * self.product.width + column), self.product.width)
-    }
-
-    /// Writes the block's columns, with the residual added.
-    fn write(&self, totals: &[f32]) {
-        let outputs = self.piece.first.layout.outputs();
-        let columns = BLOCK.min(outputs - self.block * BLOCK);
-        for (row, totals) in self.rows.clone().zip(totals.chunks_exact(BLOCK)) {
-            let start = row * self.product.width + self.piece.column + self.block * BLOCK;
-            // SAFETY: the output has this row and these columns, and no other unit has both.
-            let out = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(start), columns) };
-            let residual = self.product.residual.map(|residual| &residual[start..][..columns]);
-            // A whole block has a known length: that is several times as fast.
-            match out.as_chunks_mut::<BLOCK>() {
-                ([out], []) => write_row(totals, residual, out),
-                _ => write_row(totals, residual, out),
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn write_row(totals: &[f32], residual: Option<&[f32]>, out: &mut [f32]) {
-    match residual {
-        None => out.copy_from_slice(&totals[..out.len()]),
-        Some(residual) => {
-            let added = totals.iter().zip(residual);
-            out.iter_mut().zip(added).for_each(|(out, (total, residual))| *out = total + residual);
-        }
-    }
-}
-
-/// Adds the products of a chunk with a block to `totals` `[rows][32]`.
-fn add_products(
-    path: Path,
-    matrix: &Matrix,
-    block: usize,
-    x: Chunk,
-    totals: &mut [f32],
-    out: (*const f32, usize),
-) {
-    let layout = *matrix.layout;
-    let data = &matrix.data[block * layout.block_bytes()..][..layout.block_bytes()];
-    macro_rules! few {
-        ($($rows:literal)*) => {
-            match (layout.format(), x.rows) {
-                $(
-                    (Format::Affine { bits: 2, scales, .. }, $rows) => {
-                        path.run(FewAffine::<'_, 2, $rows> { layout, scales, data, x, totals })
-                    }
-                    (Format::Affine { bits: 4, scales, .. }, $rows) => {
-                        path.run(FewAffine::<'_, 4, $rows> { layout, scales, data, x, totals })
-                    }
-                    (Format::Affine { bits: 8, scales, .. }, $rows) => {
-                        path.run(FewAffine::<'_, 8, $rows> { layout, scales, data, x, totals })
-                    }
-                    (Format::Dense(float), $rows) => {
-                        path.run(FewDense::<'_, $rows> { layout, float, data, x, totals })
-                    }
-                )*
-                _ => path.run(Many { layout, data, x, totals, out }),
-            }
-        };
-    }
-    // Where there are as many registers as that takes.
-    if x.rows > 6 && path.registers() < 32 {
-        path.run(Many { layout, data, x, totals, out })
-    } else {
-        few!(1 2 3 4 5 6 7 8)
-    }
-}
-
-fn add_bias(matrix: &Matrix, block: usize, totals: &mut [f32]) {
-    let Some(bias) = matrix.bias else { return };
-    let bias = &bias[block * BLOCK..];
-    for totals in totals.chunks_exact_mut(BLOCK) {
-        totals.iter_mut().zip(bias).for_each(|(total, bias)| *total += bias);
-    }
-}
-
-/// `totals` becomes its activation times `others`; both have whole rows of 32.
-struct Gate<'a> {
-    activation: Activation,
-    totals: &'a mut [f32],
-    others: &'a [f32],
-}
-
-impl Work for Gate<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let others = self.others.chunks_exact(S::LANES);
-        for (total, other) in self.totals.chunks_exact_mut(S::LANES).zip(others) {
-            // SAFETY: both have as many floats as a vector.
-            unsafe {
-                let activated = self.activation.apply(s, s.load(total.as_ptr()));
-                s.store(total.as_mut_ptr(), s.mul(activated, s.load(other.as_ptr())));
-            }
+            pool.run_claiming(self.units, &work)
         }
     }
 }

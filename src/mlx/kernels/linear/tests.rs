@@ -1,6 +1,7 @@
 use half::{bf16, f16};
 
-use super::{Float, Format, Layout, Matrix, multiply_gated_on, multiply_on};
+use super::{Float, Format, Layout, Matrix};
+use super::{multiply_chosen, multiply_gated_chosen, multiply_gated_on, multiply_on};
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::Pool;
@@ -307,6 +308,41 @@ fn gated_products_are_those_of_their_parts() {
         gate =
             sample(Format::Affine { bits: 8, group: 64, scales: Float::Bf16 }, outputs, inputs, &mut numbers);
     }
+}
+
+#[test]
+fn chosen_experts_give_what_each_gives_alone() {
+    let mut numbers = Numbers(9);
+    let pool = Pool::new(3).unwrap();
+    let (outputs, inputs) = (50, 96);
+    let affine = |bits| Format::Affine { bits, group: 32, scales: Float::F16 };
+    let gates: Vec<Sample> = (0..5).map(|_| sample(affine(4), outputs, inputs, &mut numbers)).collect();
+    let ups: Vec<Sample> = (0..5).map(|_| sample(affine(6), outputs, inputs, &mut numbers)).collect();
+    let gates: Vec<Matrix> = gates.iter().map(Sample::matrix).collect();
+    let ups: Vec<Matrix> = ups.iter().map(Sample::matrix).collect();
+    // 400 rows with two experts each give more than a chunk to one of them.
+    for (rows, each) in [(1, 1), (1, 4), (3, 2), (33, 2), (400, 2)] {
+        let x: Vec<f32> = numbers.floats(rows * inputs).iter().map(|x| x / 16.0).collect();
+        // Expert 3 is never chosen, expert 0 often.
+        let chosen: Vec<u32> =
+            (0..rows * each).map(|_| [0, 1, 0, 4, 2, 0][numbers.word() as usize % 6]).collect();
+        let mut out = vec![f32::NAN; chosen.len() * outputs];
+        multiply_chosen(&pool, &x, rows, &ups, &chosen, &mut out).unwrap();
+        let mut gated = vec![f32::NAN; chosen.len() * outputs];
+        let silu = Activation::Silu;
+        multiply_gated_chosen(&pool, &x, rows, &gates, &ups, silu, &chosen, &mut gated).unwrap();
+        for (index, &expert) in chosen.iter().enumerate() {
+            let x = &x[index / each * inputs..][..inputs];
+            let (gate, up) = (gates[expert as usize], ups[expert as usize]);
+            let place = index * outputs..(index + 1) * outputs;
+            let alone = product(Path::best(), &pool, x, 1, &[up]);
+            assert_same_bits(&out[place.clone()], &alone, || format!("{rows} {each} {index}"));
+            let mut alone = vec![f32::NAN; outputs];
+            multiply_gated_on(Path::best(), &pool, x, 1, &gate, &up, silu, &mut alone).unwrap();
+            assert_same_bits(&gated[place], &alone, || format!("{rows} {each} {index}"));
+        }
+    }
+    multiply_chosen(&pool, &[], 0, &ups, &[], &mut []).unwrap();
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! The work of one thread at a time: a chunk of rows times a block.
+
+use std::ops::Range;
+
+use super::arrange::Chunk;
+use super::few::{FewAffine, FewDense};
+use super::layout::{BLOCK, Format};
+use super::many::Many;
+use super::product::Matrix;
+use crate::mlx::kernels::activation::Activation;
+use crate::mlx::kernels::cpu::{Path, Work};
+use crate::mlx::kernels::simd::Simd;
+
+/// Up to this many rows a unit is so short that the threads share the units evenly.
+pub const FEW: usize = 16;
+/// The most rows whose totals, with the weights of a group, stay in the first-level cache.
+pub const CHUNK: usize = 96;
+
+/// What makes some neighbouring columns of the output.
+pub struct Piece<'a> {
+    pub first: Matrix<'a>,
+    pub second: Option<(Matrix<'a>, Activation)>,
+    /// Of the output, its first.
+    pub column: usize,
+}
+
+impl<'a> Piece<'a> {
+    pub fn matrices(&self) -> impl Iterator<Item = &Matrix<'a>> {
+        std::iter::once(&self.first).chain(self.second.as_ref().map(|(matrix, _)| matrix))
+    }
+}
+
+/// A place that several threads write to, each in elements of its own.
+pub struct Output(pub *mut f32);
+// SAFETY: the threads write to different elements, see where it is used.
+unsafe impl Sync for Output {}
+
+/// A chunk of rows times a block.
+pub struct Unit<'a> {
+    pub path: Path,
+    pub piece: &'a Piece<'a>,
+    pub block: usize,
+    pub rows: Range<usize>,
+    /// The output's row for each of all rows, which are in another order, if given.
+    pub order: Option<&'a [usize]>,
+    /// `[rows][width]`, in which no other unit has these rows and this block's columns.
+    pub out: &'a Output,
+    pub width: usize,
+    pub residual: Option<&'a [f32]>,
+}
+
+impl Unit<'_> {
+    /// Computes and writes the unit; `x` gives the activations in the arrangement of a matrix.
+    pub fn run<'x>(&self, x: impl Fn(&Matrix) -> Chunk<'x>) {
+        if self.rows.len() <= FEW {
+            self.compute::<{ FEW * BLOCK }>(x);
+        } else {
+            self.compute::<{ CHUNK * BLOCK }>(x);
+        }
+    }
+
+    fn compute<'x, const FLOATS: usize>(&self, x: impl Fn(&Matrix) -> Chunk<'x>) {
+        let first = &self.piece.first;
+        let mut totals = [0.0; FLOATS];
+        let totals = &mut totals[..self.rows.len() * BLOCK];
+        self.add_products(first, x(first), totals);
+        if let Some((second, activation)) = &self.piece.second {
+            let mut others = [0.0; FLOATS];
+            let others = &mut others[..self.rows.len() * BLOCK];
+            self.add_products(second, x(second), others);
+            self.path.run(Gate { activation: *activation, totals, others });
+        }
+        self.write(totals);
+    }
+
+    /// The output's elements of a row and of the columns of this block.
+    fn place(&self, row: usize) -> usize {
+        self.order.map_or(row, |order| order[row]) * self.width + self.piece.column + self.block * BLOCK
+    }
+
+    /// Adds the products of the rows with a block, and its bias, to `totals` `[rows][32]`, which is zero.
+    fn add_products(&self, matrix: &Matrix, x: Chunk, totals: &mut [f32]) {
+        let layout = *matrix.layout;
+        let data = &matrix.data[self.block * layout.block_bytes()..][..layout.block_bytes()];
+        let path = self.path;
+        let out = self.order.is_none().then(|| {
+            let place = self.place(self.rows.start);
+            (self.out.0.wrapping_add(place).cast_const(), self.width)
+        });
+        macro_rules! few {
+            ($($rows:literal)*) => {
+                match (layout.format(), x.rows) {
+                    $(
+                        (Format::Affine { bits: 2, scales, .. }, $rows) => {
+                            path.run(FewAffine::<'_, 2, $rows> { layout, scales, data, x, totals })
+                        }
+                        (Format::Affine { bits: 4, scales, .. }, $rows) => {
+                            path.run(FewAffine::<'_, 4, $rows> { layout, scales, data, x, totals })
+                        }
+                        (Format::Affine { bits: 8, scales, .. }, $rows) => {
+                            path.run(FewAffine::<'_, 8, $rows> { layout, scales, data, x, totals })
+                        }
+                        (Format::Dense(float), $rows) => {
+                            path.run(FewDense::<'_, $rows> { layout, float, data, x, totals })
+                        }
+                    )*
+                    _ => path.run(Many { layout, data, x, totals, out }),
+                }
+            };
+        }
+        // Where there are as many registers as that takes.
+        if x.rows > 6 && path.registers() < 32 {
+            path.run(Many { layout, data, x, totals, out });
+        } else {
+            few!(1 2 3 4 5 6 7 8);
+        }
+        if let Some(bias) = matrix.bias {
+            let bias = &bias[self.block * BLOCK..];
+            for totals in totals.chunks_exact_mut(BLOCK) {
+                totals.iter_mut().zip(bias).for_each(|(total, bias)| *total += bias);
+            }
+        }
+    }
+
+    /// Writes the block's columns, with the residual added.
+    fn write(&self, totals: &[f32]) {
+        let outputs = self.piece.first.layout.outputs();
+        let columns = BLOCK.min(outputs - self.block * BLOCK);
+        for (row, totals) in self.rows.clone().zip(totals.chunks_exact(BLOCK)) {
+            let start = self.place(row);
+            // SAFETY: the output has this row and these columns, and no other unit has both.
+            let out = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(start), columns) };
+            let residual = self.residual.map(|residual| &residual[start..][..columns]);
+            // A whole block has a known length: that is several times as fast.
+            match out.as_chunks_mut::<BLOCK>() {
+                ([out], []) => write_row(totals, residual, out),
+                _ => write_row(totals, residual, out),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn write_row(totals: &[f32], residual: Option<&[f32]>, out: &mut [f32]) {
+    match residual {
+        None => out.copy_from_slice(&totals[..out.len()]),
+        Some(residual) => {
+            let added = totals.iter().zip(residual);
+            out.iter_mut().zip(added).for_each(|(out, (total, residual))| *out = total + residual);
+        }
+    }
+}
+
+/// `totals` becomes its activation times `others`; both have whole rows of 32.
+struct Gate<'a> {
+    activation: Activation,
+    totals: &'a mut [f32],
+    others: &'a [f32],
+}
+
+impl Work for Gate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let others = self.others.chunks_exact(S::LANES);
+        for (total, other) in self.totals.chunks_exact_mut(S::LANES).zip(others) {
+            // SAFETY: both have as many floats as a vector.
+            unsafe {
+                let activated = self.activation.apply(s, s.load(total.as_ptr()));
+                s.store(total.as_mut_ptr(), s.mul(activated, s.load(other.as_ptr())));
+            }
+        }
+    }
+}

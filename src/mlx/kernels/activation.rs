@@ -30,7 +30,7 @@ impl Activation {
             // (1 + tanh u) / 2 = σ(2u)
             Activation::GeluTanh => {
                 let cubic = s.fma(s.mul(s.splat(0.044_715), s.mul(x, x)), x, x);
-                sigmoid_times(s, x, s.mul(s.splat(1.595_769_1), cubic))
+                sigmoid_times(s, x, s.mul(s.splat(1.595_769), cubic))
             }
             Activation::Gelu => gelu(s, x),
             Activation::Relu => s.max(s.splat(0.0), x),

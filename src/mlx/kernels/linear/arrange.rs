@@ -98,8 +98,7 @@ impl Arrangement {
     /// The factors of the inputs of a piece.
     fn scale(&self) -> [f32; PIECE] {
         let mut scale = [1.0; PIECE];
-        if self.shift != 0 {
-            let places = 16 / self.shift;
+        if let Some(places) = 16_u32.checked_div(self.shift) {
             for (index, scale) in scale.iter_mut().enumerate() {
                 *scale = 1.0 / (1_u32 << (self.shift * (index as u32 % places))) as f32;
             }

@@ -205,36 +205,30 @@ impl Tiles {
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            let total = |r: usize, vector: usize| {
-                self.totals.wrapping_add((row + r) * BLOCK + column + vector * S::LANES)
-            };
+            let first = self.totals.wrapping_add(row * BLOCK + column);
+            let total = |r: usize, vector: usize| first.wrapping_add(r * BLOCK + vector * S::LANES);
             let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
-            for r in 0..ROWS {
-                for vector in 0..VECTORS {
-                    sums[r][vector] = tail.start(s, total(r, vector));
+            for (r, sums) in sums.iter_mut().enumerate() {
+                for (vector, sum) in sums.iter_mut().enumerate() {
+                    *sum = tail.start(s, total(r, vector));
                 }
             }
             let mut weights = self.panel.add(column);
             let mut x = self.x.add(row * PIECE);
-            let mut pieces = self.inputs / PIECE;
-            while pieces > 0 {
-                let mut input = 0;
-                while input < PIECE {
+            for _ in 0..self.inputs / PIECE {
+                for input in (0..PIECE).step_by(4) {
                     self.inputs::<S, VECTORS, ROWS, 4>(s, weights, x.add(input), &mut sums);
                     weights = weights.add(4 * BLOCK);
-                    input += 4;
                 }
                 x = x.wrapping_add(self.rows * PIECE);
-                pieces -= 1;
             }
             for input in 0..self.inputs % PIECE {
                 self.inputs::<S, VECTORS, ROWS, 1>(s, weights, x.add(input), &mut sums);
                 weights = weights.add(BLOCK);
             }
-            for r in 0..ROWS {
-                for vector in 0..VECTORS {
-                    let column = column + vector * S::LANES;
-                    tail.finish(s, row + r, column, sums[r][vector], total(r, vector));
+            for (r, sums) in sums.iter().enumerate() {
+                for (vector, sum) in sums.iter().enumerate() {
+                    tail.finish(s, row + r, column + vector * S::LANES, *sum, total(r, vector));
                 }
             }
         }

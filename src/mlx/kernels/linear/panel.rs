@@ -27,17 +27,54 @@ pub unsafe fn unpack<S: Simd>(s: S, bits: u32, words: *const u8, inputs: usize, 
 #[inline(always)]
 unsafe fn unpack_in_place<S: Simd, const BITS: u32>(s: S, words: *const u8, inputs: usize, panel: *mut f32) {
     let word_inputs = (32 / BITS) as usize;
-    for word in 0..inputs / word_inputs {
-        for column in (0..BLOCK).step_by(S::LANES) {
-            // SAFETY: the word is one of the group's.
-            let mut bits = unsafe { s.load_words(words.add(word * WORDS + column * 4)) };
-            for half in 0..2 {
-                for place in 0..16 / BITS {
-                    let input = word * word_inputs + (half * 16 / BITS + place) as usize;
-                    // SAFETY: the input is one of the panel's.
-                    unsafe { s.store(panel.add(input * BLOCK + column), number::<S, BITS>(s, bits, place)) };
+    let count = inputs / word_inputs;
+    // SAFETY: the caller's promise; the words are some of the group's.
+    unsafe {
+        if count.is_multiple_of(4) {
+            for word in (0..count).step_by(4) {
+                let panel = panel.add(word * word_inputs * BLOCK);
+                unpack_words::<S, BITS, 4>(s, words.add(word * WORDS), panel);
+            }
+        } else {
+            for word in 0..count {
+                let panel = panel.add(word * word_inputs * BLOCK);
+                unpack_words::<S, BITS, 1>(s, words.add(word * WORDS), panel);
+            }
+        }
+    }
+}
+
+/// Unpacks `COUNT` lines of words. They are loaded before anything is stored: a load waits for stores
+/// that it follows, if they are to the same place in another page, and the panel is a page.
+///
+/// # Safety
+/// There are as many lines at `words`, and `panel` has room.
+#[inline(always)]
+unsafe fn unpack_words<S: Simd, const BITS: u32, const COUNT: usize>(
+    s: S,
+    words: *const u8,
+    panel: *mut f32,
+) {
+    let word_inputs = (32 / BITS) as usize;
+    for column in (0..BLOCK).step_by(2 * S::LANES) {
+        let mut bits = [[s.splat_word(0); 2]; COUNT];
+        for (word, bits) in bits.iter_mut().enumerate() {
+            for (vector, bits) in bits.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *bits = unsafe { s.load_words(words.add(word * WORDS + (column + vector * S::LANES) * 4)) };
+            }
+        }
+        for (word, bits) in bits.into_iter().enumerate() {
+            for (vector, mut bits) in bits.into_iter().enumerate() {
+                for half in 0..2 {
+                    for place in 0..16 / BITS {
+                        let input = word * word_inputs + (half * 16 / BITS + place) as usize;
+                        let to = panel.wrapping_add(input * BLOCK + column + vector * S::LANES);
+                        // SAFETY: the input is one of the panel's.
+                        unsafe { s.store(to, number::<S, BITS>(s, bits, place)) };
+                    }
+                    bits = s.shr(bits, 16);
                 }
-                bits = s.shr(bits, 16);
             }
         }
     }

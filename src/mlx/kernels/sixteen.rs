@@ -3,6 +3,9 @@
 //! Where the number of lanes is part of the arithmetic (partial sums, interleaved keys), it is sixteen on every
 //! processor: one AVX-512 register, two of AVX2, four of NEON. So all paths give the same bits.
 
+// Arrays of registers are indexed by constants after unrolling.
+#![allow(clippy::needless_range_loop)]
+
 use super::cpu::{Path, Work};
 use super::exp::exp;
 use super::simd::Simd;
@@ -205,7 +208,7 @@ pub fn tanh<S: Lanes>(s: S, x: S::V) -> S::V {
     // Near 0: x + x³ P(x²), because the other form would cancel.
     let square = s.mul(x, x);
     let mut p = s.splat(-5.704_988_7e-3);
-    for coefficient in [2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1] {
+    for coefficient in [2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
         p = s.fma(p, square, s.splat(coefficient));
     }
     let near = s.fma(s.mul(square, x), p, x);

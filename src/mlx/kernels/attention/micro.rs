@@ -4,6 +4,9 @@
 //! many rows and registers a strip has decides the speed only: each score is one chain of fused multiply-adds
 //! over the dimensions in order, and each output dimension one chain over the positions in order.
 
+// Arrays of registers are indexed by constants after unrolling.
+#![allow(clippy::needless_range_loop)]
+
 use std::marker::PhantomData;
 
 use super::shape::{BLOCK, Element};
@@ -50,7 +53,8 @@ impl<E: Element> Task for CompiledScoreStrip<'_, E> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, s: S) {
-        // SAFETY: `run`, which alone makes these, was told that the pointers are good; the number of rows is the one of the callee's type.
+        // SAFETY: `run`, which alone makes these, was told that the pointers are good; the number of rows is that
+        // of the callee's type.
         unsafe {
             if S::WIDE {
                 match self.0.rows {
@@ -163,7 +167,8 @@ impl<E: Element> Task for CompiledValueStrip<'_, E> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, s: S) {
-        // SAFETY: `run`, which alone makes these, was told that the pointers are good; the number of rows is the one of the callee's type.
+        // SAFETY: `run`, which alone makes these, was told that the pointers are good; the number of rows is that
+        // of the callee's type.
         unsafe {
             if S::WIDE {
                 match self.0.rows {

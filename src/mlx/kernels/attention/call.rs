@@ -82,7 +82,7 @@ pub fn attend_on(
 
 fn check(attention: &Attention<'_>, sequences: &[Sequence<'_>], queries: &[f32], out: &[f32]) {
     let shape = &attention.shape;
-    assert!(shape.kv_heads > 0 && shape.key_dims > 0 && shape.value_dims > 0, "a size is 0");
+    shape.check();
     assert!(
         attention.heads > 0 && attention.heads.is_multiple_of(shape.kv_heads),
         "heads do not form groups"

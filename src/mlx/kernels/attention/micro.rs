@@ -9,7 +9,8 @@
 
 use std::marker::PhantomData;
 
-use super::shape::{BLOCK, Element};
+use super::shape::BLOCK;
+use super::stored::Element;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task};
 

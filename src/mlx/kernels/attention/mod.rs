@@ -10,17 +10,20 @@
 //! A position that a query does not see, by order or window, has no influence on its row whatever is stored
 //! there. One that only a mask hides has the weight 0, and its value must be finite.
 
+mod affine;
 mod aligned;
+mod block;
 mod call;
 mod micro;
 mod shape;
 mod softmax;
 mod store;
+mod stored;
 mod tile;
 
 #[cfg(test)]
 mod tests;
 
 pub use call::{attend, attend_on};
-pub use shape::{Attention, BLOCK, GROUP, KvFloat, KvShape, Mask, Sequence, Span};
+pub use shape::{Attention, BLOCK, GROUP, KvForm, KvShape, Mask, Sequence, Span};
 pub use store::{NewTokens, store};

@@ -1,8 +1,6 @@
 //! How keys and values lie in memory, and what an attention call is made of.
 
-use half::{bf16, f16};
-
-use crate::mlx::kernels::sixteen::Lanes;
+use super::affine::LARGEST_GROUP;
 
 /// Positions of one sequence are cut into blocks at absolute multiples of this. A block's softmax is computed
 /// on its own and blocks are merged in order: results depend on nothing else than these cuts.
@@ -13,43 +11,73 @@ pub const GROUP: usize = 16;
 
 /// The form of stored keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KvFloat {
+pub enum KvForm {
     F32,
     F16,
     Bf16,
-}
-
-impl KvFloat {
-    /// Bytes of one number.
-    pub fn bytes(self) -> usize {
-        match self {
-            KvFloat::F32 => 4,
-            KvFloat::F16 | KvFloat::Bf16 => 2,
-        }
-    }
+    /// Whole numbers of 4 or 8 bits, times a scale, plus a bias: both in half precision, for each position and
+    /// each `group` of consecutive dimensions, a multiple of 16 up to
+    /// 256 that divides the dimensions of a head.
+    Affine {
+        bits: u32,
+        group: usize,
+    },
 }
 
 /// What a slab of keys and one of values hold at each position.
 ///
-/// Keys lie as `[kv_heads][capacity / 16][key_dims][16]`: sixteen consecutive positions interleaved. Values lie
-/// as `[kv_heads][capacity][value_dims]`. Slabs need no alignment.
+/// Floats: keys lie as `[kv_heads][capacity / 16][key_dims][16]`, sixteen consecutive positions interleaved, and
+/// values as `[kv_heads][capacity][value_dims]`. For the affine form see the file `affine.rs`. In all forms, a head's
+/// sixteen positions from a multiple of 16 on lie together. Slabs need no alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     pub kv_heads: usize,
     pub key_dims: usize,
     pub value_dims: usize,
-    pub float: KvFloat,
+    pub form: KvForm,
 }
 
 impl KvShape {
     /// Bytes of a slab of keys for so many positions, a multiple of 16.
     pub fn key_bytes(&self, capacity: usize) -> usize {
-        self.kv_heads * capacity * self.key_dims * self.float.bytes()
+        self.kv_heads * capacity / GROUP * self.group_bytes(self.key_dims)
     }
 
     /// Bytes of a slab of values for so many positions, a multiple of 16.
     pub fn value_bytes(&self, capacity: usize) -> usize {
-        self.kv_heads * capacity * self.value_dims * self.float.bytes()
+        self.kv_heads * capacity / GROUP * self.group_bytes(self.value_dims)
+    }
+
+    /// Bytes of sixteen positions of a head with so many dimensions.
+    pub(super) fn group_bytes(&self, dims: usize) -> usize {
+        match self.form {
+            KvForm::F32 => GROUP * dims * 4,
+            KvForm::F16 | KvForm::Bf16 => GROUP * dims * 2,
+            KvForm::Affine { bits, group } => GROUP * (dims * bits as usize / 8 + dims / group * 4),
+        }
+    }
+
+    /// Dimensions that share a scale.
+    pub(super) fn quantised_group(&self) -> usize {
+        match self.form {
+            KvForm::Affine { group, .. } => group,
+            _ => 1,
+        }
+    }
+
+    /// # Panics
+    /// When there is no such shape.
+    pub(super) fn check(&self) {
+        assert!(self.kv_heads > 0 && self.key_dims > 0 && self.value_dims > 0, "a size is 0");
+        if let KvForm::Affine { bits, group } = self.form {
+            assert!(matches!(bits, 4 | 8), "bits of keys and values");
+            assert!(
+                group > 0 && group <= LARGEST_GROUP && group.is_multiple_of(GROUP),
+                "group of keys and values"
+            );
+            let fits = self.key_dims.is_multiple_of(group) && self.value_dims.is_multiple_of(group);
+            assert!(fits, "the group does not divide the dimensions of a head");
+        }
     }
 }
 
@@ -113,68 +141,4 @@ pub struct Attention<'a> {
     pub soft_cap: Option<f32>,
     /// One logit a head that takes part in the denominator and has no value.
     pub sinks: Option<&'a [f32]>,
-}
-
-/// How a number of keys and values is read: sixteen at a time.
-pub trait Element: Copy {
-    const BYTES: usize;
-
-    /// # Safety
-    /// Sixteen numbers from `at` on must be readable. There is no alignment.
-    unsafe fn load<S: Lanes>(s: S, at: *const u8) -> S::V;
-
-    /// One number from exactly `BYTES` bytes.
-    fn one(bytes: &[u8]) -> f32;
-}
-
-#[derive(Clone, Copy)]
-pub struct F32;
-#[derive(Clone, Copy)]
-pub struct F16;
-#[derive(Clone, Copy)]
-pub struct Bf16;
-
-impl Element for F32 {
-    const BYTES: usize = 4;
-
-    #[inline(always)]
-    unsafe fn load<S: Lanes>(s: S, at: *const u8) -> S::V {
-        // SAFETY: the caller vouches for 64 bytes.
-        s.load_f32(unsafe { &*at.cast() })
-    }
-
-    #[inline(always)]
-    fn one(bytes: &[u8]) -> f32 {
-        f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-    }
-}
-
-impl Element for F16 {
-    const BYTES: usize = 2;
-
-    #[inline(always)]
-    unsafe fn load<S: Lanes>(s: S, at: *const u8) -> S::V {
-        // SAFETY: the caller vouches for 32 bytes.
-        s.load_f16(unsafe { &*at.cast() })
-    }
-
-    #[inline(always)]
-    fn one(bytes: &[u8]) -> f32 {
-        f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
-    }
-}
-
-impl Element for Bf16 {
-    const BYTES: usize = 2;
-
-    #[inline(always)]
-    unsafe fn load<S: Lanes>(s: S, at: *const u8) -> S::V {
-        // SAFETY: the caller vouches for 32 bytes.
-        s.load_bf16(unsafe { &*at.cast() })
-    }
-
-    #[inline(always)]
-    fn one(bytes: &[u8]) -> f32 {
-        bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
-    }
 }

@@ -3,7 +3,8 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::shape::{GROUP, KvFloat, KvShape};
+use super::affine::{store_key, store_value};
+use super::shape::{GROUP, KvForm, KvShape};
 
 /// Keys and values of consecutive new tokens, `[tokens][kv_heads * dims]`, keys rotated.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +18,8 @@ pub struct NewTokens<'a> {
     pub tokens: usize,
 }
 
-/// Stores tokens from slab index `at` on. Numbers are rounded to the nearest, ties to even.
+/// Stores tokens from slab index `at` on. Numbers are rounded to the nearest, ties to even; the affine form is
+/// quantised as MLX does it.
 ///
 /// # Panics
 /// When lengths do not fit together.
@@ -32,25 +34,29 @@ pub fn store(
     if new.tokens == 0 {
         return;
     }
+    shape.check();
     assert!(capacity.is_multiple_of(GROUP) && at + new.tokens <= capacity, "tokens leave the slab");
     let (keys, values) = (&mut keys[..shape.key_bytes(capacity)], &mut values[..shape.value_bytes(capacity)]);
-    match shape.float {
-        KvFloat::F32 => store_as::<4>(shape, keys, values, capacity, at, new, |from, to| {
+    match shape.form {
+        KvForm::F32 => store_floats::<4>(shape, keys, values, capacity, at, new, |from, to| {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_le_bytes());
         }),
-        KvFloat::F16 => store_as::<2>(shape, keys, values, capacity, at, new, |from, to| {
+        KvForm::F16 => store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {
             let mut halves = [f16::ZERO; GROUP];
             halves[..from.len()].convert_from_f32_slice(from);
             to.iter_mut().zip(halves).for_each(|(to, half)| *to = half.to_le_bytes());
         }),
-        KvFloat::Bf16 => store_as::<2>(shape, keys, values, capacity, at, new, |from, to| {
+        KvForm::Bf16 => store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(*from).to_le_bytes());
         }),
+        KvForm::Affine { bits, group } => {
+            store_quantised(shape, keys, values, capacity, at, new, bits, group)
+        }
     }
 }
 
 /// `convert` takes up to sixteen numbers.
-fn store_as<const BYTES: usize>(
+fn store_floats<const BYTES: usize>(
     shape: &KvShape,
     keys: &mut [u8],
     values: &mut [u8],
@@ -84,6 +90,30 @@ fn store_as<const BYTES: usize>(
                 convert(&gathered[..count], &mut to[dim * GROUP + lane..][..count]);
             }
             token += count;
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn store_quantised(
+    shape: &KvShape,
+    keys: &mut [u8],
+    values: &mut [u8],
+    capacity: usize,
+    at: usize,
+    new: &NewTokens<'_>,
+    bits: u32,
+    group: usize,
+) {
+    let (key_bytes, value_bytes) = (shape.group_bytes(shape.key_dims), shape.group_bytes(shape.value_dims));
+    for token in 0..new.tokens {
+        for head in 0..shape.kv_heads {
+            let sixteen = head * (capacity / GROUP) + (at + token) / GROUP;
+            let lane = (at + token) % GROUP;
+            let from = &new.keys[token * new.key_stride + head * shape.key_dims..][..shape.key_dims];
+            store_key(bits, group, from, &mut keys[sixteen * key_bytes..][..key_bytes], lane);
+            let from = &new.values[token * new.value_stride + head * shape.value_dims..][..shape.value_dims];
+            store_value(bits, group, from, &mut values[sixteen * value_bytes..][..value_bytes], lane);
         }
     }
 }

@@ -5,15 +5,15 @@ use super::*;
 /// The variants that take different ways through the code.
 fn variants(sinks: &[f32]) -> Vec<Attention<'_>> {
     let plain = plain(9, 3, 64);
-    let shape = |key_dims, value_dims, float| KvShape { kv_heads: 3, key_dims, value_dims, float };
+    let shape = |key_dims, value_dims, form| KvShape { kv_heads: 3, key_dims, value_dims, form };
     vec![
         plain,
-        Attention { shape: shape(64, 64, KvFloat::F32), ..plain },
-        Attention { heads: 3, shape: shape(128, 80, KvFloat::Bf16), window: Some(70), ..plain },
-        Attention { heads: 15, shape: shape(40, 24, KvFloat::F16), sinks: Some(sinks), ..plain },
+        Attention { shape: shape(64, 64, KvForm::F32), ..plain },
+        Attention { heads: 3, shape: shape(128, 80, KvForm::Bf16), window: Some(70), ..plain },
+        Attention { heads: 15, shape: shape(40, 24, KvForm::F16), sinks: Some(sinks), ..plain },
         Attention {
             heads: 24,
-            shape: shape(33, 96, KvFloat::F16),
+            shape: shape(33, 96, KvForm::F16),
             soft_cap: Some(3.0),
             window: Some(300),
             ..plain

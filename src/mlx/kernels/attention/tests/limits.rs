@@ -51,7 +51,7 @@ fn infinities_and_not_a_number_spread() {
     let mut random = Random(53);
     let pool = Pool::new(1).unwrap();
     let attention =
-        Attention { shape: KvShape { float: KvFloat::F32, ..plain(1, 1, 16).shape }, ..plain(1, 1, 16) };
+        Attention { shape: KvShape { form: KvForm::F32, ..plain(1, 1, 16).shape }, ..plain(1, 1, 16) };
     let row = Row::random(&mut random, &attention, 300, 1, 0);
     for path in Path::all() {
         for bad in [f32::NAN, f32::INFINITY] {

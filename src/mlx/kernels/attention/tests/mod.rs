@@ -1,11 +1,13 @@
 //! Cases of random shapes, their float64 reference, and helpers to run them.
 
 mod accuracy;
+mod affine;
 mod invariance;
 mod limits;
 
 use half::{bf16, f16};
 
+use super::affine::quantise;
 use super::*;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::Pool;
@@ -207,13 +209,28 @@ pub fn run(path: Path, pool: &Pool, attention: &Attention<'_>, rows: &[Row], cut
     out
 }
 
-/// What is read back of a number that was stored.
-fn rounded(float: KvFloat, value: f32) -> f64 {
-    f64::from(match float {
-        KvFloat::F32 => value,
-        KvFloat::F16 => f16::from_f32(value).to_f32(),
-        KvFloat::Bf16 => bf16::from_f32(value).to_f32(),
-    })
+/// What is read back of a head's numbers that were stored.
+fn read_back(form: KvForm, head: &[f32]) -> Vec<f32> {
+    match form {
+        KvForm::F32 => head.to_vec(),
+        KvForm::F16 => head.iter().map(|value| f16::from_f32(*value).to_f32()).collect(),
+        KvForm::Bf16 => head.iter().map(|value| bf16::from_f32(*value).to_f32()).collect(),
+        KvForm::Affine { bits, group } => {
+            let mut out = Vec::new();
+            for values in head.chunks(group) {
+                let mut numbers = vec![0; group];
+                let (scale, bias) = quantise(values, bits, &mut numbers);
+                let (scale, bias) = (f16::from_f32(scale).to_f32(), f16::from_f32(bias).to_f32());
+                out.extend(numbers.iter().map(|number| (*number as f32).mul_add(scale, bias)));
+            }
+            out
+        }
+    }
+}
+
+/// The same of many heads, in float64.
+fn all_read_back(form: KvForm, heads: &[f32], dims: usize) -> Vec<f64> {
+    heads.chunks(dims).flat_map(|head| read_back(form, head)).map(f64::from).collect()
 }
 
 /// The result of a row in float64, and for each output how far a float32 result may be off.
@@ -225,6 +242,8 @@ pub fn reference(attention: &Attention<'_>, row: &Row) -> Vec<(f64, f64)> {
     let shape = &attention.shape;
     let unit = 2.0_f64.powi(-24);
     let group = attention.heads / shape.kv_heads;
+    let stored_keys = all_read_back(shape.form, &row.k, shape.key_dims);
+    let stored_values = all_read_back(shape.form, &row.v, shape.value_dims);
     let mut out = Vec::new();
     for query in 0..row.queries {
         let position = row.position + query;
@@ -238,8 +257,9 @@ pub fn reference(attention: &Attention<'_>, row: &Row) -> Vec<(f64, f64)> {
                 {
                     continue;
                 }
-                let k = &row.k[(t * shape.kv_heads + head / group) * shape.key_dims..][..shape.key_dims];
-                let terms = || q.iter().zip(k).map(|(q, k)| f64::from(*q) * rounded(shape.float, *k));
+                let k =
+                    &stored_keys[(t * shape.kv_heads + head / group) * shape.key_dims..][..shape.key_dims];
+                let terms = || q.iter().zip(k).map(|(q, k)| f64::from(*q) * k);
                 let mut score = terms().sum::<f64>() * f64::from(attention.scale);
                 size = size.max(terms().map(f64::abs).sum::<f64>() * f64::from(attention.scale).abs());
                 if let Some(cap) = attention.soft_cap {
@@ -259,9 +279,8 @@ pub fn reference(attention: &Attention<'_>, row: &Row) -> Vec<(f64, f64)> {
             let cap = attention.soft_cap.map_or(0.0, |cap| 16.0 * f64::from(cap));
             let relative = 2.0 * ((shape.key_dims + 3) as f64 * size + cap) + 256.0 + 6.0 + 4.0 * blocks;
             for dim in 0..shape.value_dims {
-                let value = |t: usize| {
-                    rounded(shape.float, row.v[(t * shape.kv_heads + head / group) * shape.value_dims + dim])
-                };
+                let value =
+                    |t: usize| stored_values[(t * shape.kv_heads + head / group) * shape.value_dims + dim];
                 let sum: f64 = scores.iter().map(|&(t, s)| (s - largest).exp() * value(t)).sum();
                 let spread = scores.iter().map(|&(t, _)| value(t).abs()).fold(0.0, f64::max);
                 let result = if denominator > 0.0 { sum / denominator } else { 0.0 };
@@ -284,7 +303,7 @@ pub fn assert_same(left: &[f32], right: &[f32], what: &str) {
 pub fn plain(heads: usize, kv_heads: usize, dims: usize) -> Attention<'static> {
     Attention {
         heads,
-        shape: KvShape { kv_heads, key_dims: dims, value_dims: dims, float: KvFloat::F16 },
+        shape: KvShape { kv_heads, key_dims: dims, value_dims: dims, form: KvForm::F16 },
         scale: (dims as f32).powf(-0.5),
         causal: true,
         window: None,

@@ -1,0 +1,156 @@
+//! Affine-quantised keys and values: layout, quantisation and its inverse.
+//!
+//! Sixteen positions of a head, from a multiple of 16 on, lie together; all words and halves are little-endian.
+//!
+//! Keys: for each group of dimensions 16 scales and 16 biases in half precision, one for each position; then rows of
+//! 16 words of 32 bits, one for each position, where a word holds consecutive dimensions, the first in its lowest
+//! bits. So lanes are positions.
+//!
+//! Values: `[16 positions][groups]` pairs of a scale and a bias in half precision; then rows of 16 words. The values
+//! of the positions, one position after the other, are cut into vectors of 16 dimensions; a row of words holds
+//! consecutive vectors, the first in the lowest bits of its words. So lanes are dimensions.
+
+use half::f16;
+
+use super::shape::{GROUP, KvShape};
+use super::stored::{F32, Stored};
+use crate::mlx::kernels::sixteen::{LANES, Lanes};
+
+/// Bytes of a row of words, and of sixteen halves.
+const ROW: usize = 64;
+const HALVES: usize = 32;
+
+/// The largest number of dimensions that share a scale.
+pub const LARGEST_GROUP: usize = 256;
+
+/// Whole numbers of `BITS` bits with a scale and a bias.
+pub struct Affine<const BITS: u32>;
+
+impl<const BITS: u32> Affine<BITS> {
+    const PER_WORD: usize = (32 / BITS) as usize;
+    const MASK: u32 = (1 << BITS) - 1;
+}
+
+impl<const BITS: u32> Stored for Affine<BITS> {
+    type Element = F32;
+    const IN_PLACE: bool = false;
+
+    #[inline(always)]
+    fn keys<S: Lanes>(s: S, shape: &KvShape, from: &[u8], to: &mut [f32]) {
+        let group = shape.quantised_group();
+        let group_bytes = 2 * HALVES + group / Self::PER_WORD * ROW;
+        // One group of dimensions of sixteen positions at a time; a head's follow each other in both.
+        for (from, to) in from.chunks_exact(group_bytes).zip(to.chunks_exact_mut(group * GROUP)) {
+            let (halves, words) = from.split_at(2 * HALVES);
+            let halves = halves.as_chunks::<HALVES>().0;
+            let (scale, bias) = (s.load_f16(&halves[0]), s.load_f16(&halves[1]));
+            let rows = to.as_chunks_mut::<LANES>().0.chunks_exact_mut(Self::PER_WORD);
+            for (words, to) in words.as_chunks::<ROW>().0.iter().zip(rows) {
+                let words = s.load_words(words);
+                for (i, to) in to.iter_mut().enumerate() {
+                    s.store(s.fma(s.field(words, i as u32 * BITS, Self::MASK), scale, bias), to);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn values<S: Lanes>(s: S, shape: &KvShape, from: &[u8], _: usize, to: &mut [f32], stride: usize) {
+        let (group, dims) = (shape.quantised_group(), shape.value_dims);
+        assert!(dims == stride);
+        let pairs = GROUP * (dims / group) * 4;
+        for (from, to) in from.chunks_exact(shape.group_bytes(dims)).zip(to.chunks_exact_mut(GROUP * stride))
+        {
+            let (pairs, words) = from.split_at(pairs);
+            let pairs = pairs.as_chunks::<4>().0;
+            let rows = to.as_chunks_mut::<LANES>().0.chunks_exact_mut(Self::PER_WORD);
+            // Vectors of a group follow each other, over dimensions and positions.
+            let mut vector = 0;
+            for (words, to) in words.as_chunks::<ROW>().0.iter().zip(rows) {
+                let words = s.load_words(words);
+                for (i, to) in to.iter_mut().enumerate() {
+                    let [scale, bias] = read_pair(&pairs[vector * LANES / group]);
+                    let number = s.field(words, i as u32 * BITS, Self::MASK);
+                    s.store(s.fma(number, s.splat(scale), s.splat(bias)), to);
+                    vector += 1;
+                }
+            }
+        }
+    }
+}
+
+fn read_pair(bytes: &[u8; 4]) -> [f32; 2] {
+    [f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(), f16::from_le_bytes([bytes[2], bytes[3]]).to_f32()]
+}
+
+/// Quantises a group of numbers as MLX does. Gives scale and bias; `numbers` are the whole numbers.
+///
+/// The end of the range that is further from 0 is hit exactly: it is the bias, and the scale is such that 0 is a whole
+/// number of steps away. The scale is negative if that end is the upper one.
+pub fn quantise(from: &[f32], bits: u32, numbers: &mut [u32]) -> (f32, f32) {
+    let steps = ((1_u32 << bits) - 1) as f32;
+    let (mut low, mut high) = (f32::INFINITY, f32::NEG_INFINITY);
+    for value in from {
+        low = low.min(*value);
+        high = high.max(*value);
+    }
+    let below = low.abs() > high.abs();
+    let scale = ((high - low) / steps).max(1e-7);
+    let mut scale = if below { scale } else { -scale };
+    let edge = if below { low } else { high };
+    let steps_to_zero = (edge / scale).round_ties_even();
+    let mut bias = 0.0;
+    if steps_to_zero != 0.0 {
+        scale = edge / steps_to_zero;
+        bias = edge;
+    }
+    for (number, value) in numbers.iter_mut().zip(from) {
+        *number = ((value - bias) / scale).round_ties_even().clamp(0.0, steps) as u32;
+    }
+    (scale, bias)
+}
+
+/// Stores the key of one position: `lane` of the sixteen positions whose bytes are `to`.
+pub fn store_key(bits: u32, group: usize, from: &[f32], to: &mut [u8], lane: usize) {
+    let per_word = (32 / bits) as usize;
+    let group_bytes = 2 * HALVES + group / per_word * ROW;
+    let mut numbers = [0; LARGEST_GROUP];
+    let numbers = &mut numbers[..group];
+    for (from, to) in from.chunks_exact(group).zip(to.chunks_exact_mut(group_bytes)) {
+        let (scale, bias) = quantise(from, bits, numbers);
+        let (halves, words) = to.split_at_mut(2 * HALVES);
+        let halves = halves.as_chunks_mut::<2>().0;
+        halves[lane] = f16::from_f32(scale).to_le_bytes();
+        halves[LANES + lane] = f16::from_f32(bias).to_le_bytes();
+        for (row, numbers) in words.chunks_exact_mut(ROW).zip(numbers.chunks_exact(per_word)) {
+            let mut word = 0;
+            for (i, number) in numbers.iter().enumerate() {
+                word |= number << (i as u32 * bits);
+            }
+            row.as_chunks_mut::<4>().0[lane] = word.to_le_bytes();
+        }
+    }
+}
+
+/// Stores the value of one position: number `at` of the sixteen positions whose bytes are `to`.
+pub fn store_value(bits: u32, group: usize, from: &[f32], to: &mut [u8], at: usize) {
+    let (per_word, mask) = ((32 / bits) as usize, (1_u32 << bits) - 1);
+    let groups = from.len() / group;
+    let mut numbers = [0; LARGEST_GROUP];
+    let numbers = &mut numbers[..group];
+    let (pairs, words) = to.split_at_mut(GROUP * groups * 4);
+    let words = words.as_chunks_mut::<4>().0;
+    for (index, from) in from.chunks_exact(group).enumerate() {
+        let (scale, bias) = quantise(from, bits, numbers);
+        let pair = &mut pairs[(at * groups + index) * 4..][..4];
+        pair[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        pair[2..].copy_from_slice(&f16::from_f32(bias).to_le_bytes());
+        for (dim, number) in numbers.iter().enumerate() {
+            let (vector, lane) = (((at * groups + index) * group + dim) / LANES, dim % LANES);
+            let shift = (vector % per_word) as u32 * bits;
+            let word = &mut words[vector / per_word * LANES + lane];
+            // Other positions have the word's other bits.
+            *word = (u32::from_le_bytes(*word) & !(mask << shift) | number << shift).to_le_bytes();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! How keys and values are read: in place, or converted to float32 before.
+
+use half::{bf16, f16};
+
+use super::shape::{GROUP, KvShape};
+use crate::mlx::kernels::sixteen::{LANES, Lanes};
+
+/// Numbers that inner loops read in place, sixteen at a time.
+pub trait Element: Copy {
+    const BYTES: usize;
+
+    /// # Safety
+    /// Sixteen numbers from `at` on must be readable. There is no alignment.
+    unsafe fn load<S: Lanes>(s: S, at: *const u8) -> S::V;
+
+    /// One number from exactly `BYTES` bytes.
+    fn one(bytes: &[u8]) -> f32;
+}
+
+/// A form of keys and values.
+pub trait Stored {
+    /// What inner loops read where keys and values need no conversion.
+    type Element: Element;
+
+    /// Whether there is such a case.
+    const IN_PLACE: bool;
+
+    /// Converts groups of sixteen keys into `[groups][key_dims][16]` floats.
+    fn keys<S: Lanes>(s: S, shape: &KvShape, from: &[u8], to: &mut [f32]);
+
+    /// Converts the first `positions` of groups of sixteen values into rows of `stride` floats: a multiple of 16, at
+    /// least as many as dimensions, filled up with zeros. There is room for whole groups.
+    fn values<S: Lanes>(s: S, shape: &KvShape, from: &[u8], positions: usize, to: &mut [f32], stride: usize);
+}
+
+#[derive(Clone, Copy)]
+pub struct F32;
+#[derive(Clone, Copy)]
+pub struct F16;
+#[derive(Clone, Copy)]
+pub struct Bf16;
+
+impl Element for F32 {
+    const BYTES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(s: S, at: *const u8) -> S::V {
+        // SAFETY: the caller vouches for 64 bytes.
+        s.load_f32(unsafe { &*at.cast() })
+    }
+
+    #[inline(always)]
+    fn one(bytes: &[u8]) -> f32 {
+        f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+}
+
+impl Element for F16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(s: S, at: *const u8) -> S::V {
+        // SAFETY: the caller vouches for 32 bytes.
+        s.load_f16(unsafe { &*at.cast() })
+    }
+
+    #[inline(always)]
+    fn one(bytes: &[u8]) -> f32 {
+        f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+    }
+}
+
+impl Element for Bf16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(s: S, at: *const u8) -> S::V {
+        // SAFETY: the caller vouches for 32 bytes.
+        s.load_bf16(unsafe { &*at.cast() })
+    }
+
+    #[inline(always)]
+    fn one(bytes: &[u8]) -> f32 {
+        bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+    }
+}
+
+impl<E: Element> Stored for E {
+    type Element = E;
+    const IN_PLACE: bool = true;
+
+    #[inline(always)]
+    fn keys<S: Lanes>(s: S, _: &KvShape, from: &[u8], to: &mut [f32]) {
+        convert::<S, E>(s, from, to);
+    }
+
+    #[inline(always)]
+    fn values<S: Lanes>(s: S, shape: &KvShape, from: &[u8], positions: usize, to: &mut [f32], stride: usize) {
+        let dims = shape.value_dims;
+        if dims == stride {
+            return convert::<S, E>(s, &from[..positions * dims * E::BYTES], &mut to[..positions * stride]);
+        }
+        let whole = dims / LANES * LANES;
+        let rows = from.chunks_exact(dims * E::BYTES).zip(to.chunks_exact_mut(stride));
+        for (from, to) in rows.take(positions) {
+            convert::<S, E>(s, &from[..whole * E::BYTES], &mut to[..whole]);
+            let tail = from[whole * E::BYTES..].chunks_exact(E::BYTES);
+            let mut filled = whole;
+            for bytes in tail {
+                to[filled] = E::one(bytes);
+                filled += 1;
+            }
+            to[filled..].fill(0.0);
+        }
+    }
+}
+
+/// Converts a multiple of sixteen numbers.
+#[inline(always)]
+fn convert<S: Lanes, E: Element>(s: S, from: &[u8], to: &mut [f32]) {
+    assert!(from.len() == to.len() * E::BYTES && to.len().is_multiple_of(GROUP));
+    for (i, to) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        // SAFETY: the lengths match, so that these sixteen numbers are there.
+        s.store(unsafe { E::load(s, from.as_ptr().add(i * LANES * E::BYTES)) }, to);
+    }
+}

@@ -20,6 +20,9 @@ use crate::mlx::kernels::sixteen::{LANES, Lanes};
 const ROW: usize = 64;
 const HALVES: usize = 32;
 
+/// 1.5 · 2^23: a float of this size has no room for a fraction.
+const ROUNDER: f32 = 12_582_912.0;
+
 /// The largest number of dimensions that share a scale.
 pub const LARGEST_GROUP: usize = 256;
 
@@ -62,38 +65,46 @@ impl<const BITS: u32> Stored for Affine<BITS> {
         for (from, to) in from.chunks_exact(shape.group_bytes(dims)).zip(to.chunks_exact_mut(GROUP * stride))
         {
             let (pairs, words) = from.split_at(pairs);
-            let pairs = pairs.as_chunks::<4>().0;
-            let rows = to.as_chunks_mut::<LANES>().0.chunks_exact_mut(Self::PER_WORD);
-            // Vectors of a group follow each other, over dimensions and positions.
-            let mut vector = 0;
-            for (words, to) in words.as_chunks::<ROW>().0.iter().zip(rows) {
-                let words = s.load_words(words);
-                for (i, to) in to.iter_mut().enumerate() {
-                    let [scale, bias] = read_pair(&pairs[vector * LANES / group]);
-                    let number = s.field(words, i as u32 * BITS, Self::MASK);
-                    s.store(s.fma(number, s.splat(scale), s.splat(bias)), to);
-                    vector += 1;
+            let rows = words.as_chunks::<ROW>().0;
+            let mut vectors = to.as_chunks_mut::<LANES>().0.iter_mut();
+            let mut done = 0;
+            let mut words = s.load_words(&rows[0]);
+            // Eight pairs of scale and bias at a time.
+            for halves in pairs.as_chunks::<HALVES>().0 {
+                let mut pairs = [0.0; LANES];
+                s.store(s.load_f16(halves), &mut pairs);
+                for [scale, bias] in pairs.as_chunks::<2>().0 {
+                    let (scale, bias) = (s.splat(*scale), s.splat(*bias));
+                    for to in vectors.by_ref().take(group / LANES) {
+                        let field = done % Self::PER_WORD;
+                        if field == 0 {
+                            words = s.load_words(&rows[done / Self::PER_WORD]);
+                        }
+                        s.store(s.fma(s.field(words, field as u32 * BITS, Self::MASK), scale, bias), to);
+                        done += 1;
+                    }
                 }
             }
         }
     }
 }
 
-fn read_pair(bytes: &[u8; 4]) -> [f32; 2] {
-    [f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(), f16::from_le_bytes([bytes[2], bytes[3]]).to_f32()]
-}
-
-/// Quantises a group of numbers as MLX does. Gives scale and bias; `numbers` are the whole numbers.
+/// Quantises a group of numbers, a multiple of 16, as MLX does. Gives scale and bias; `numbers` are the whole numbers.
 ///
 /// The end of the range that is further from 0 is hit exactly: it is the bias, and the scale is such that 0 is a whole
 /// number of steps away. The scale is negative if that end is the upper one.
 pub fn quantise(from: &[f32], bits: u32, numbers: &mut [u32]) -> (f32, f32) {
-    let steps = ((1_u32 << bits) - 1) as f32;
-    let (mut low, mut high) = (f32::INFINITY, f32::NEG_INFINITY);
-    for value in from {
-        low = low.min(*value);
-        high = high.max(*value);
+    let mask = (1_u32 << bits) - 1;
+    let steps = mask as f32;
+    let (mut lows, mut highs) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    for values in from.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            lows[lane] = if values[lane] < lows[lane] { values[lane] } else { lows[lane] };
+            highs[lane] = if values[lane] > highs[lane] { values[lane] } else { highs[lane] };
+        }
     }
+    let low = lows.into_iter().fold(f32::INFINITY, f32::min);
+    let high = highs.into_iter().fold(f32::NEG_INFINITY, f32::max);
     let below = low.abs() > high.abs();
     let scale = ((high - low) / steps).max(1e-7);
     let mut scale = if below { scale } else { -scale };
@@ -105,7 +116,8 @@ pub fn quantise(from: &[f32], bits: u32, numbers: &mut [u32]) -> (f32, f32) {
         bias = edge;
     }
     for (number, value) in numbers.iter_mut().zip(from) {
-        *number = ((value - bias) / scale).round_ties_even().clamp(0.0, steps) as u32;
+        // The sum rounds to a whole number, ties to even, and has it in its low bits.
+        *number = (((value - bias) / scale).clamp(0.0, steps) + ROUNDER).to_bits() & mask;
     }
     (scale, bias)
 }
@@ -145,12 +157,14 @@ pub fn store_value(bits: u32, group: usize, from: &[f32], to: &mut [u8], at: usi
         let pair = &mut pairs[(at * groups + index) * 4..][..4];
         pair[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
         pair[2..].copy_from_slice(&f16::from_f32(bias).to_le_bytes());
-        for (dim, number) in numbers.iter().enumerate() {
-            let (vector, lane) = (((at * groups + index) * group + dim) / LANES, dim % LANES);
+        let first = (at * groups + index) * group / LANES;
+        for (vector, numbers) in (first..).zip(numbers.as_chunks::<LANES>().0) {
             let shift = (vector % per_word) as u32 * bits;
-            let word = &mut words[vector / per_word * LANES + lane];
-            // Other positions have the word's other bits.
-            *word = (u32::from_le_bytes(*word) & !(mask << shift) | number << shift).to_le_bytes();
+            let row = &mut words[vector / per_word * LANES..][..LANES];
+            for (word, number) in row.iter_mut().zip(numbers) {
+                // Other positions have the word's other bits.
+                *word = (u32::from_le_bytes(*word) & !(mask << shift) | number << shift).to_le_bytes();
+            }
         }
     }
 }

@@ -250,7 +250,7 @@ impl Task for Run<'_> {
                 let all = self.scratch.all_values.floats(rows * stride);
                 let values = self.scratch.block_values.floats(rows * stride);
                 let totals = &self.scratch.block_totals;
-                merge_rows(s, &mut self.scratch.all_totals, all, totals, values, stride);
+                merge(s, &mut self.scratch.all_totals, all, totals, values, stride);
             }
         }
         if let (Some(block), Some(missing)) = (self.unit.block, self.missing) {
@@ -307,27 +307,11 @@ impl Run<'_> {
             let floats = unsafe { std::slice::from_raw_parts(self.slot(index), rows * (stride + 2)) };
             let (values, totals) = floats.split_at(rows * stride);
             let all = self.scratch.all_values.floats(rows * stride);
-            for (row, &[largest, sum]) in totals.as_chunks::<2>().0.iter().enumerate() {
-                let at = row * stride..(row + 1) * stride;
-                let block = Total { largest, sum };
-                merge(s, &mut self.scratch.all_totals[row], &mut all[at.clone()], block, &values[at]);
+            let mut blocks = [Total::EMPTY; SPLIT_ROWS];
+            for (block, &[largest, sum]) in blocks.iter_mut().zip(totals.as_chunks::<2>().0) {
+                *block = Total { largest, sum };
             }
+            merge(s, &mut self.scratch.all_totals, all, &blocks[..rows], values, stride);
         }
-    }
-}
-
-/// Merges a block into all rows.
-#[inline(always)]
-fn merge_rows<S: Lanes>(
-    s: S,
-    all: &mut [Total],
-    sums: &mut [f32],
-    block: &[Total],
-    values: &[f32],
-    stride: usize,
-) {
-    for (row, total) in all.iter_mut().enumerate() {
-        let at = row * stride..(row + 1) * stride;
-        merge(s, total, &mut sums[at.clone()], block[row], &values[at]);
     }
 }

@@ -100,26 +100,53 @@ impl Total {
     pub const EMPTY: Total = Total { largest: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// Adds a block's total and weighted values to a row's. A block without any weight changes nothing.
+/// Adds the totals and weighted values of a block to those of rows; a row has `stride` values. A block without any
+/// weight changes nothing. The rows' factors are computed sixteen rows at a time.
 #[inline(always)]
-pub fn merge<S: Lanes>(s: S, total: &mut Total, values: &mut [f32], block: Total, block_values: &[f32]) {
-    if block.sum == 0.0 {
-        return;
-    }
-    if total.sum == 0.0 {
-        *total = block;
-        values.copy_from_slice(block_values);
-        return;
-    }
-    let largest = if block.largest > total.largest { block.largest } else { total.largest };
-    let keep = s.exp(s.splat(total.largest - largest));
-    let bring = s.exp(s.splat(block.largest - largest));
-    let mut lanes = [0.0; LANES];
-    s.store(s.fma(s.splat(block.sum), bring, s.mul(s.splat(total.sum), keep)), &mut lanes);
-    *total = Total { largest, sum: lanes[0] };
-    let pairs = values.as_chunks_mut::<LANES>().0.iter_mut().zip(block_values.as_chunks::<LANES>().0);
-    for (value, block_value) in pairs {
-        s.store(s.fma(s.load(block_value), bring, s.mul(s.load(value), keep)), value);
+pub fn merge<S: Lanes>(
+    s: S,
+    totals: &mut [Total],
+    values: &mut [f32],
+    blocks: &[Total],
+    block_values: &[f32],
+    stride: usize,
+) {
+    let rows = totals.chunks_mut(LANES).zip(blocks.chunks(LANES));
+    let values = values.chunks_mut(LANES * stride).zip(block_values.chunks(LANES * stride));
+    for ((totals, blocks), (values, block_values)) in rows.zip(values) {
+        let mut lanes = [[0.0; LANES]; 4];
+        for (row, (total, block)) in totals.iter().zip(blocks).enumerate() {
+            lanes[0][row] = total.largest;
+            lanes[1][row] = total.sum;
+            lanes[2][row] = block.largest;
+            lanes[3][row] = block.sum;
+        }
+        let (total_largest, block_largest) = (s.load(&lanes[0]), s.load(&lanes[2]));
+        let largest = s.max(block_largest, total_largest);
+        let keep = s.exp(s.sub(total_largest, largest));
+        let bring = s.exp(s.sub(block_largest, largest));
+        let sum = s.fma(s.load(&lanes[3]), bring, s.mul(s.load(&lanes[1]), keep));
+        s.store(largest, &mut lanes[0]);
+        s.store(sum, &mut lanes[1]);
+        s.store(keep, &mut lanes[2]);
+        s.store(bring, &mut lanes[3]);
+        let rows = values.chunks_exact_mut(stride).zip(block_values.chunks_exact(stride));
+        for (row, (values, block_values)) in rows.enumerate() {
+            if blocks[row].sum == 0.0 {
+                continue;
+            }
+            if totals[row].sum == 0.0 {
+                totals[row] = blocks[row];
+                values.copy_from_slice(block_values);
+                continue;
+            }
+            totals[row] = Total { largest: lanes[0][row], sum: lanes[1][row] };
+            let (keep, bring) = (s.splat(lanes[2][row]), s.splat(lanes[3][row]));
+            let pairs = values.as_chunks_mut::<LANES>().0.iter_mut().zip(block_values.as_chunks::<LANES>().0);
+            for (value, block_value) in pairs {
+                s.store(s.fma(s.load(block_value), bring, s.mul(s.load(value), keep)), value);
+            }
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub fn store(
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_le_bytes());
         }),
         KvForm::F16 => store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {
-            let mut halves = [f16::ZERO; GROUP];
+            let mut halves = [f16::ZERO; PART];
             halves[..from.len()].convert_from_f32_slice(from);
             to.iter_mut().zip(halves).for_each(|(to, half)| *to = half.to_le_bytes());
         }),
@@ -55,7 +55,10 @@ pub fn store(
     }
 }
 
-/// `convert` takes up to sixteen numbers.
+/// Numbers that are converted at a time.
+const PART: usize = 64;
+
+/// `convert` takes up to `PART` numbers.
 fn store_floats<const BYTES: usize>(
     shape: &KvShape,
     keys: &mut [u8],
@@ -68,28 +71,24 @@ fn store_floats<const BYTES: usize>(
     let keys = keys.as_chunks_mut::<BYTES>().0;
     let values = values.as_chunks_mut::<BYTES>().0;
     for head in 0..shape.kv_heads {
-        let dims = shape.value_dims;
         for token in 0..new.tokens {
+            let dims = shape.value_dims;
             let from = &new.values[token * new.value_stride + head * dims..][..dims];
             let to = &mut values[(head * capacity + at + token) * dims..][..dims];
-            from.chunks(GROUP).zip(to.chunks_mut(GROUP)).for_each(|(from, to)| convert(from, to));
-        }
-        let dims = shape.key_dims;
-        let mut token = 0;
-        while token < new.tokens {
-            // As many tokens as fall into the same group: they are neighbours there in each dimension.
-            let lane = (at + token) % GROUP;
-            let count = (GROUP - lane).min(new.tokens - token);
+            from.chunks(PART).zip(to.chunks_mut(PART)).for_each(|(from, to)| convert(from, to));
+
+            let dims = shape.key_dims;
+            let from = &new.keys[token * new.key_stride + head * dims..][..dims];
             let group = head * (capacity / GROUP) + (at + token) / GROUP;
+            let lane = (at + token) % GROUP;
             let to = &mut keys[group * dims * GROUP..][..dims * GROUP];
-            for dim in 0..dims {
-                let mut gathered = [0.0; GROUP];
-                for (i, value) in gathered[..count].iter_mut().enumerate() {
-                    *value = new.keys[(token + i) * new.key_stride + head * dims + dim];
+            for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART * GROUP)) {
+                let mut part = [[0; BYTES]; PART];
+                convert(from, &mut part[..from.len()]);
+                for (to, number) in to.chunks_exact_mut(GROUP).zip(part) {
+                    to[lane] = number;
                 }
-                convert(&gathered[..count], &mut to[dim * GROUP + lane..][..count]);
             }
-            token += count;
         }
     }
 }

@@ -2,17 +2,21 @@
 
 use super::*;
 
+/// Unoptimised kernels are a hundred times as slow: then there are fewer heads and tokens.
+const QUICK: bool = cfg!(debug_assertions);
+const KV_HEADS: usize = if QUICK { 1 } else { 3 };
+
 /// The variants that take different ways through the code.
 fn variants(sinks: &[f32]) -> Vec<Attention<'_>> {
-    let plain = plain(9, 3, 64);
-    let shape = |key_dims, value_dims, form| KvShape { kv_heads: 3, key_dims, value_dims, form };
+    let plain = plain(3 * KV_HEADS, KV_HEADS, 64);
+    let shape = |key_dims, value_dims, form| KvShape { kv_heads: KV_HEADS, key_dims, value_dims, form };
     vec![
         plain,
         Attention { shape: shape(64, 64, KvForm::F32), ..plain },
-        Attention { heads: 3, shape: shape(128, 80, KvForm::Bf16), window: Some(70), ..plain },
-        Attention { heads: 15, shape: shape(40, 24, KvForm::F16), sinks: Some(sinks), ..plain },
+        Attention { heads: KV_HEADS, shape: shape(128, 80, KvForm::Bf16), window: Some(70), ..plain },
+        Attention { heads: 5 * KV_HEADS, shape: shape(40, 24, KvForm::F16), sinks: Some(sinks), ..plain },
         Attention {
-            heads: 24,
+            heads: 8 * KV_HEADS,
             shape: shape(33, 96, KvForm::F16),
             soft_cap: Some(3.0),
             window: Some(300),
@@ -24,10 +28,11 @@ fn variants(sinks: &[f32]) -> Vec<Attention<'_>> {
 #[test]
 fn paths_threads_and_cuts_give_the_same_bits() {
     let mut random = Random(23);
-    let sinks = random.normals(15);
+    let sinks = random.normals(5 * KV_HEADS);
     let pools: Vec<Pool> = (1..=4).map(|threads| Pool::new(threads).unwrap()).collect();
     for attention in variants(&sinks) {
-        for (len, queries) in [(1, 1), (16, 1), (257, 1), (600, 1), (600, 5), (300, 33), (530, 100)] {
+        let long = if QUICK { (300, 33) } else { (530, 100) };
+        for (len, queries) in [(1, 1), (16, 1), (257, 1), (600, 1), (600, 5), (300, 33), long] {
             let first = 16 * random.within(0, 20);
             let row = Row::random(&mut random, &attention, len, queries, first);
             let rows = std::slice::from_ref(&row);
@@ -46,25 +51,27 @@ fn paths_threads_and_cuts_give_the_same_bits() {
 #[test]
 fn any_chunking_of_a_prompt_gives_the_same_bits() {
     let mut random = Random(29);
-    let sinks = random.normals(15);
+    let sinks = random.normals(5 * KV_HEADS);
     let pool = Pool::new(2).unwrap();
     for attention in variants(&sinks) {
-        let mut whole = Row::random(&mut random, &attention, 300, 300, 0);
+        // The prompt crosses the end of a block.
+        let (tokens, first) = if QUICK { (110, 192) } else { (300, 0) };
+        let mut whole = Row::random(&mut random, &attention, tokens, tokens, first);
         for masked in [false, true] {
             if masked {
-                whole.mask =
-                    Some(OwnMask::Allowed((0..300 * 300).map(|_| random.within(0, 4) > 0).collect()));
+                let allowed = (0..tokens * tokens).map(|_| random.within(0, 4) > 0).collect();
+                whole.mask = Some(OwnMask::Allowed(allowed));
             }
             let rows = std::slice::from_ref(&whole);
             let expected = run(Path::best(), &pool, &attention, rows, None);
-            for sizes in [&[1][..], &[7, 1, 33], &[64], &[256], &[299, 1], &[17, 2, 3]] {
+            for sizes in [&[1][..], &[7, 1, 33], &[64], &[tokens - 1, 1], &[17, 2, 3]] {
                 let (mut from, mut out) = (0, Vec::new());
                 for size in sizes.iter().cycle() {
-                    let to = (from + size).min(300);
+                    let to = (from + size).min(tokens);
                     let part = whole.part(&attention, from, to, !masked);
                     out.extend(run(Path::best(), &pool, &attention, &[part], Some(to as u64)));
                     from = to;
-                    if from == 300 {
+                    if from == tokens {
                         break;
                     }
                 }
@@ -77,10 +84,10 @@ fn any_chunking_of_a_prompt_gives_the_same_bits() {
 #[test]
 fn sequences_do_not_touch_each_other() {
     let mut random = Random(31);
-    let sinks = random.normals(15);
+    let sinks = random.normals(5 * KV_HEADS);
     for attention in variants(&sinks) {
-        for count in [2, 3, 8, 33] {
-            let rows: Vec<Row> = (0..count)
+        for count in if QUICK { &[2, 9][..] } else { &[2, 3, 8, 33] } {
+            let rows: Vec<Row> = (0..*count)
                 .map(|_| {
                     let len = random.within(1, 600);
                     let queries = random.one_of(&[1, 1, 1, 4, 30]).min(len);

@@ -8,6 +8,8 @@
 //! see it times a power of two. The activation it meets is divided by the same power here, once.
 
 use super::layout::{Format, Layout};
+use crate::mlx::kernels::cpu::{Path, Work};
+use crate::mlx::kernels::simd::Simd;
 
 /// Neighbouring inputs of a row that lie together.
 pub const PIECE: usize = 16;
@@ -65,25 +67,50 @@ impl Arrangement {
     }
 
     /// Arranges `rows` rows, which `x` gives, into `to`.
-    pub fn arrange<'x>(&self, rows: usize, x: impl Fn(usize) -> &'x [f32], to: &mut [f32]) {
-        assert!(to.len() == self.len(rows));
+    pub fn arrange<'x>(&self, path: Path, rows: usize, x: impl Fn(usize) -> &'x [f32], to: &mut [f32]) {
+        path.run(Arrange { arrangement: self, rows, x, to });
+    }
+
+    /// `VECTORS` of them make a piece.
+    #[inline(always)]
+    fn arrange_rows<'x, S: Simd, const VECTORS: usize>(
+        &self,
+        s: S,
+        rows: usize,
+        x: impl Fn(usize) -> &'x [f32],
+        to: &mut [f32],
+    ) {
+        assert!(to.len() == self.len(rows) && VECTORS * S::LANES == PIECE);
         let scale = self.scale();
+        // SAFETY (of the vectors here): each piece has `PIECE` floats.
+        let scale: [S::F; VECTORS] = std::array::from_fn(
+            #[inline(always)]
+            |vector| unsafe { s.load(scale.as_ptr().add(vector * S::LANES)) },
+        );
         let (values, sums) = to.split_at_mut(rows * self.pieces() * PIECE);
         for row in 0..rows {
             let x = x(row);
             assert!(x.len() == self.inputs);
-            let mut partial = [0.0; PIECE];
-            let pieces = x.chunks_exact(PIECE);
-            let rest = pieces.remainder();
-            for (index, piece) in pieces.enumerate() {
+            let mut partial = [s.splat(0.0); VECTORS];
+            let mut left = self.group_pieces;
+            let mut sum = row;
+            let (pieces, rest) = x.as_chunks::<PIECE>();
+            for (index, piece) in pieces.iter().enumerate() {
                 let to = &mut values[(index * rows + row) * PIECE..][..PIECE];
-                for lane in 0..PIECE {
-                    partial[lane] += piece[lane];
-                    to[lane] = piece[lane] * scale[lane];
+                for vector in 0..VECTORS {
+                    // SAFETY: as above.
+                    unsafe {
+                        let value = s.load(piece.as_ptr().add(vector * S::LANES));
+                        partial[vector] = s.add(partial[vector], value);
+                        s.store(to.as_mut_ptr().add(vector * S::LANES), s.mul(value, scale[vector]));
+                    }
                 }
-                if (index + 1).checked_rem(self.group_pieces) == Some(0) {
-                    sums[index / self.group_pieces * rows + row] = tree(partial);
-                    partial = [0.0; PIECE];
+                left = left.wrapping_sub(1);
+                if left == 0 {
+                    sums[sum] = tree(s, partial);
+                    sum += rows;
+                    partial = [s.splat(0.0); VECTORS];
+                    left = self.group_pieces;
                 }
             }
             // Of dense matrices only: nothing is scaled or summed there.
@@ -107,8 +134,35 @@ impl Arrangement {
     }
 }
 
-/// The sum of all lanes, halves first.
-fn tree(mut lanes: [f32; PIECE]) -> f32 {
+/// [`Arrangement::arrange`] to be compiled for an instruction set.
+struct Arrange<'a, X> {
+    arrangement: &'a Arrangement,
+    rows: usize,
+    x: X,
+    to: &'a mut [f32],
+}
+
+impl<'x, X: Fn(usize) -> &'x [f32]> Work for Arrange<'_, X> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match S::LANES {
+            16 => self.arrangement.arrange_rows::<S, 1>(s, self.rows, self.x, self.to),
+            8 => self.arrangement.arrange_rows::<S, 2>(s, self.rows, self.x, self.to),
+            _ => self.arrangement.arrange_rows::<S, 4>(s, self.rows, self.x, self.to),
+        }
+    }
+}
+
+/// The sum of all lanes of a piece, halves first.
+#[inline(always)]
+fn tree<S: Simd, const VECTORS: usize>(s: S, partial: [S::F; VECTORS]) -> f32 {
+    let mut lanes = [0.0; PIECE];
+    for (vector, partial) in partial.into_iter().enumerate() {
+        // SAFETY: the vectors make a piece.
+        unsafe { s.store(lanes.as_mut_ptr().add(vector * S::LANES), partial) };
+    }
     for half in [8, 4, 2, 1] {
         for lane in 0..half {
             lanes[lane] += lanes[lane + half];

@@ -275,7 +275,7 @@ impl<'a> Product<'a> {
                     let row = self.target(rows.start + row) / per_source;
                     &x[row * inputs..][..inputs]
                 };
-                arrangement.arrange(rows.len(), source, to);
+                arrangement.arrange(self.path, rows.len(), source, to);
             }
         };
         pool.run(self.tasks.len(), &work)

@@ -82,9 +82,9 @@ impl Arrangement {
     ) {
         assert!(to.len() == self.len(rows) && VECTORS * S::LANES == PIECE);
         let scale = self.scale();
-        // SAFETY (of the vectors here): each piece has `PIECE` floats.
         let scale: [S::F; VECTORS] = std::array::from_fn(
             #[inline(always)]
+            // SAFETY: `VECTORS` vectors make a piece, and there are factors for a piece.
             |vector| unsafe { s.load(scale.as_ptr().add(vector * S::LANES)) },
         );
         let (values, sums) = to.split_at_mut(rows * self.pieces() * PIECE);
@@ -98,7 +98,7 @@ impl Arrangement {
             for (index, piece) in pieces.iter().enumerate() {
                 let to = &mut values[(index * rows + row) * PIECE..][..PIECE];
                 for vector in 0..VECTORS {
-                    // SAFETY: as above.
+                    // SAFETY: both have the floats of a piece.
                     unsafe {
                         let value = s.load(piece.as_ptr().add(vector * S::LANES));
                         partial[vector] = s.add(partial[vector], value);

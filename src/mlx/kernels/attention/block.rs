@@ -69,7 +69,7 @@ impl Work<'_> {
         let stride = self.value_stride();
         let scores = scratch.scores.floats(self.rows() * SCORES_STRIDE);
         let sums = scratch.block_values.floats(self.rows() * stride);
-        let keys = self.sequence.end() - self.sequence.first_position;
+        let keys = self.end - self.sequence.first_position;
         for (row, &(low, high)) in scratch.in_block.iter().enumerate() {
             if low < high {
                 let query = self.tile.query + row / self.group();

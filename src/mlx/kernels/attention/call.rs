@@ -165,7 +165,19 @@ impl Call<'_> {
     fn work(&self, tile: Tile, starts: usize) -> Work<'_> {
         let sequence = &self.sequences[tile.sequence];
         let starts = &self.starts[starts..][..sequence.spans.len()];
-        Work { path: self.path, attention: self.attention, sequence, starts, tile, queries: self.queries }
+        let end = match (starts.last(), sequence.spans.last()) {
+            (Some(start), Some(span)) => start + span.len,
+            _ => sequence.first_position,
+        };
+        Work {
+            path: self.path,
+            attention: self.attention,
+            sequence,
+            starts,
+            end,
+            tile,
+            queries: self.queries,
+        }
     }
 
     /// Floats of a slot: the weighted values of some rows, then their totals.
@@ -202,7 +214,7 @@ impl Call<'_> {
             let work = self.work(tile, starts);
             let (first, end) = work.blocks();
             let positions = (end - first) * super::shape::BLOCK;
-            let positions = positions.min(work.sequence.end() - work.sequence.first_position);
+            let positions = positions.min(work.end - work.sequence.first_position);
             plan.multiplications += work.rows() * positions * (shape.key_dims + shape.value_dims);
             let slots = plan.slots + end - first;
             let fits = work.rows() <= SPLIT_ROWS && slots * self.slot_floats() <= SPLIT_FLOATS;

@@ -64,8 +64,9 @@ pub struct Work<'a> {
     pub path: Path,
     pub attention: &'a Attention<'a>,
     pub sequence: &'a Sequence<'a>,
-    /// Absolute position at which each span of the sequence starts.
+    /// Absolute position at which each span of the sequence starts, and one past the last position.
     pub starts: &'a [usize],
+    pub end: usize,
     pub tile: Tile,
     /// Of the whole call, `[all queries][heads * key_dims]`.
     pub queries: &'a [f32],
@@ -101,8 +102,7 @@ impl Work<'_> {
     #[inline(always)]
     fn sees(&self, query: usize) -> (usize, usize) {
         let position = self.sequence.position + self.tile.query + query;
-        let end = self.sequence.end();
-        let high = if self.attention.causal { end.min(position + 1) } else { end };
+        let high = if self.attention.causal { self.end.min(position + 1) } else { self.end };
         let low = match self.attention.window {
             Some(window) => (position + 1).saturating_sub(window).max(self.sequence.first_position),
             None => self.sequence.first_position,

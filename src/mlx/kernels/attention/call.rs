@@ -1,6 +1,7 @@
 //! A whole call: cutting it into units of work and running them on the pool.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::aligned::Aligned;
@@ -12,10 +13,10 @@ use crate::mlx::kernels::pool::{Panicked, Pool};
 use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task};
 
 /// Tiles with no more rows than this may have their blocks computed by several threads.
-const SPLIT_ROWS: usize = 16;
+const SPLIT_ROWS: usize = 128;
 
 /// Memory for blocks that await their merging, in floats, beyond which tiles are computed whole.
-const SPLIT_FLOATS: usize = 4 << 20;
+const SPLIT_FLOATS: usize = 2 << 20;
 
 /// Calls with fewer multiplications than this are not worth waking other threads.
 const SMALL_CALL: usize = 1 << 15;
@@ -59,9 +60,8 @@ pub fn attend_on(
     let starts = starts(sequences);
     let call = Call { path, attention, sequences, starts: &starts, queries, out: Out(out.as_mut_ptr()) };
     let plan = call.plan(pool.threads());
-    let slot = call.slot_floats();
     PARTIAL.with_borrow_mut(|partial| {
-        let partial = Out(partial.floats(plan.slots * slot).as_mut_ptr());
+        let partial = Out(partial.floats(plan.slot_floats).as_mut_ptr());
         let work = |index: usize| {
             SCRATCH.with_borrow_mut(|scratch| {
                 let unit = &plan.units[index];
@@ -155,9 +155,10 @@ struct Plan {
     units: Vec<Unit>,
     /// For each tile the blocks that are not computed yet. Empty if no tile is split.
     missing: Vec<AtomicUsize>,
-    /// For each tile its first slot and first block.
+    /// For each tile its first block and the floats before its slots.
     slots_of: Vec<(usize, usize)>,
-    slots: usize,
+    /// Of all slots.
+    slot_floats: usize,
     multiplications: usize,
 }
 
@@ -180,11 +181,6 @@ impl Call<'_> {
         }
     }
 
-    /// Floats of a slot: the weighted values of some rows, then their totals.
-    fn slot_floats(&self) -> usize {
-        SPLIT_ROWS * (self.attention.shape.value_dims.next_multiple_of(LANES) + 2)
-    }
-
     fn plan(&self, threads: usize) -> Plan {
         let shape = &self.attention.shape;
         let per_tile = tile_queries(self.attention.heads / shape.kv_heads);
@@ -205,7 +201,7 @@ impl Call<'_> {
             units: Vec::with_capacity(tiles.len()),
             missing: Vec::new(),
             slots_of: Vec::new(),
-            slots: 0,
+            slot_floats: 0,
             multiplications: 0,
             tiles,
         };
@@ -216,15 +212,14 @@ impl Call<'_> {
             let positions = (end - first) * super::shape::BLOCK;
             let positions = positions.min(work.end - work.sequence.first_position);
             plan.multiplications += work.rows() * positions * (shape.key_dims + shape.value_dims);
-            let slots = plan.slots + end - first;
-            let fits = work.rows() <= SPLIT_ROWS && slots * self.slot_floats() <= SPLIT_FLOATS;
+            plan.slots_of.push((first, plan.slot_floats));
+            let floats = plan.slot_floats + (end - first) * work.slot_floats();
+            let fits = work.rows() <= SPLIT_ROWS && floats <= SPLIT_FLOATS;
             if split && fits && end - first > 1 {
                 plan.units.extend((first..end).map(|block| Unit { tile: index, block: Some(block) }));
-                plan.slots_of.push((plan.slots, first));
-                plan.slots = slots;
+                plan.slot_floats = floats;
             } else {
                 plan.units.push(Unit { tile: index, block: None });
-                plan.slots_of.push((plan.slots, first));
             }
             if split {
                 plan.missing.push(AtomicUsize::new(end - first));
@@ -271,7 +266,7 @@ impl Task for Run<'_> {
             if missing.fetch_sub(1, Ordering::AcqRel) != 1 {
                 return;
             }
-            self.merge_kept(s, end - first, rows, stride);
+            self.merge_kept(s, first..end, rows, stride);
         }
         let all = self.scratch.all_values.floats(rows * stride);
         let dims = self.call.attention.shape.value_dims;
@@ -288,22 +283,23 @@ impl Task for Run<'_> {
 }
 
 impl Run<'_> {
-    /// The slots of the unit's tile, from its first block on.
+    /// The slot of a block of the unit's tile: the rows' weighted values, then their totals.
     #[inline(always)]
-    fn slot(&self, index: usize) -> *mut f32 {
-        let (slot, _) = self.plan.slots_of[self.unit.tile];
-        assert!(slot + index < self.plan.slots);
+    fn slot(&self, block: usize, size: usize) -> *mut f32 {
+        let (first, before) = self.plan.slots_of[self.unit.tile];
+        let at = before + (block - first) * size;
+        assert!(at + size <= self.plan.slot_floats);
         // SAFETY: there is memory for all slots.
-        unsafe { self.partial.0.add((slot + index) * self.call.slot_floats()) }
+        unsafe { self.partial.0.add(at) }
     }
 
     /// Keeps what was computed of a block in its slot.
     #[inline(always)]
     fn keep(&mut self, block: usize, rows: usize, stride: usize) {
-        let slot = self.slot(block - self.plan.slots_of[self.unit.tile].1);
-        assert!(rows <= SPLIT_ROWS);
-        // SAFETY: a slot has room for so many rows. It is this unit's until the count of missing blocks falls.
-        let floats = unsafe { std::slice::from_raw_parts_mut(slot, rows * (stride + 2)) };
+        let size = rows * (stride + 2);
+        let slot = self.slot(block, size);
+        // SAFETY: `slot` saw that there is room. It is this unit's until the count of missing blocks falls.
+        let floats = unsafe { std::slice::from_raw_parts_mut(slot, size) };
         let (values, totals) = floats.split_at_mut(rows * stride);
         values.copy_from_slice(self.scratch.block_values.floats(rows * stride));
         for (to, total) in totals.as_chunks_mut::<2>().0.iter_mut().zip(&self.scratch.block_totals) {
@@ -313,17 +309,18 @@ impl Run<'_> {
 
     /// Merges all blocks of the tile in order.
     #[inline(always)]
-    fn merge_kept<S: Lanes>(&mut self, s: S, blocks: usize, rows: usize, stride: usize) {
-        for index in 0..blocks {
+    fn merge_kept<S: Lanes>(&mut self, s: S, blocks: Range<usize>, rows: usize, stride: usize) {
+        let size = rows * (stride + 2);
+        for block in blocks {
             // SAFETY: all units of this tile have filled their slots, and none touches them again.
-            let floats = unsafe { std::slice::from_raw_parts(self.slot(index), rows * (stride + 2)) };
+            let floats = unsafe { std::slice::from_raw_parts(self.slot(block, size), size) };
             let (values, totals) = floats.split_at(rows * stride);
             let all = self.scratch.all_values.floats(rows * stride);
-            let mut blocks = [Total::EMPTY; SPLIT_ROWS];
-            for (block, &[largest, sum]) in blocks.iter_mut().zip(totals.as_chunks::<2>().0) {
+            let mut kept = [Total::EMPTY; SPLIT_ROWS];
+            for (block, &[largest, sum]) in kept.iter_mut().zip(totals.as_chunks::<2>().0) {
                 *block = Total { largest, sum };
             }
-            merge(s, &mut self.scratch.all_totals, all, &blocks[..rows], values, stride);
+            merge(s, &mut self.scratch.all_totals, all, &kept[..rows], values, stride);
         }
     }
 }

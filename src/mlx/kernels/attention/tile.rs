@@ -98,6 +98,11 @@ impl Work<'_> {
         self.attention.shape.value_dims.next_multiple_of(LANES)
     }
 
+    /// Floats for what a block gives: weighted values and totals of all rows.
+    pub fn slot_floats(&self) -> usize {
+        self.rows() * (self.value_stride() + 2)
+    }
+
     /// The positions that a query of the tile sees: from, up to.
     #[inline(always)]
     fn sees(&self, query: usize) -> (usize, usize) {

@@ -6,7 +6,7 @@ use crate::mlx::kernels::cpu::Work;
 use crate::mlx::kernels::simd::Simd;
 
 /// How far ahead of the products the weights are asked for, in bytes.
-pub const AHEAD: usize = 4096;
+pub const AHEAD: usize = 8192;
 
 /// An affine block of `BITS` bits (2, 4 or 8) times `ROWS` rows.
 pub struct FewAffine<'a, const BITS: u32, const ROWS: usize> {

@@ -171,6 +171,27 @@
 #define MLXGEN_LOAD_FINISH 2
 
 /**
+ * float16 under MLXGEN_NUMERICS_FAST on the CPU where the library has kernels of its own (Linux); else the model's
+ * compute type.
+ */
+#define MLXGEN_KV_AUTO 0
+
+/**
+ * float32.
+ */
+#define MLXGEN_KV_FLOAT32 1
+
+/**
+ * float16.
+ */
+#define MLXGEN_KV_FLOAT16 2
+
+/**
+ * bfloat16.
+ */
+#define MLXGEN_KV_BFLOAT16 3
+
+/**
  * A part of the prompt was read: `prefill_done` of `prefill_total` tokens.
  */
 #define MLXGEN_EVENT_PREFILL 1
@@ -563,6 +584,14 @@ typedef struct {
      * Most tokens; 0: the model's context limit.
      */
     uint64_t capacity;
+    /**
+     * One of the MLXGEN_KV_ numbers.
+     */
+    int32_t kv_type;
+    /**
+     * Zero.
+     */
+    int32_t reserved;
 } mlxgen_cache_options;
 
 /**
@@ -1490,7 +1519,8 @@ mlxgen_status mlxgen_cache_description_init(mlxgen_cache_description *descriptio
  * Threads: any thread.
  * Ownership: `options` is read during the call. `out` receives a handle that you release with
  * mlxgen_cache_release.
- * Codes: OK, INVALID_ARGUMENT, OUT_OF_MEMORY, WRONG_STATE (suspended, or after mlxgen_shutdown).
+ * Codes: OK, INVALID_ARGUMENT, UNSUPPORTED (keys and values of another type than the model computes with,
+ * where no kernels of the library's own compute), OUT_OF_MEMORY, WRONG_STATE (suspended, or after mlxgen_shutdown).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_cache_new(mlxgen_model *model,

@@ -184,7 +184,7 @@ fn b150_the_context_limit_is_never_passed() {
     assert_eq!((said.tokens.len(), said.reason()), (0, EndReason::ContextFull));
 
     // A caller's limits: of the cache set and of the model options.
-    let small = CacheSet::new(&model, &CacheOptions { capacity: 16 }).unwrap();
+    let small = CacheSet::new(&model, &CacheOptions { capacity: 16, ..CacheOptions::default() }).unwrap();
     assert_eq!(small.info().unwrap().capacity, 16);
     let said = generate(&model, Some(&small), &prompt(10, 0), &GenerateOptions::default());
     assert_eq!((said.tokens.len(), said.reason()), (6, EndReason::ContextFull));
@@ -192,7 +192,7 @@ fn b150_the_context_limit_is_never_passed() {
     assert_eq!(small.token_count().unwrap(), 15);
     small.append(&[1], None).unwrap();
     assert_eq!(small.append(&[1], None).unwrap_err().code(), Code::ContextFull);
-    let large = CacheSet::new(&model, &CacheOptions { capacity: 1000 }).unwrap();
+    let large = CacheSet::new(&model, &CacheOptions { capacity: 1000, ..CacheOptions::default() }).unwrap();
     assert_eq!(large.info().unwrap().capacity, 32);
     let files = FakeModel::new(r#"{"context_limit": 32}"#);
     let options = ModelOptions { context_limit: 16, ..ModelOptions::default() };

@@ -73,6 +73,18 @@ pub struct ModelOptions {
 pub struct CacheOptions {
     /// Most tokens the set may hold; 0: the model's context limit.
     pub capacity: u64,
+    pub kv_type: KvType,
+}
+
+/// Element type of a cache set's keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvType {
+    /// float16 where the CPU's own kernels compute, else the compute type.
+    #[default]
+    Auto,
+    Float32,
+    Float16,
+    Bfloat16,
 }
 
 /// One way of sampling. `temperature` 0 is greedy.

@@ -48,7 +48,7 @@ impl CacheSet {
     pub fn new(model: &Model, options: &CacheOptions) -> Result<CacheSet> {
         model.engine().check_work()?;
         let capacity = sequence_limit(model.info(), options.capacity);
-        let options = CacheOptions { capacity };
+        let options = CacheOptions { capacity, ..options.clone() };
         let gate = Arc::clone(model.engine().gate());
         let budget = Arc::clone(model.engine().budget());
         let key = model.slot().key();

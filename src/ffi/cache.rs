@@ -8,9 +8,9 @@ use super::error::mlxgen_error;
 use super::guard;
 use super::handle::{self, object};
 use super::model::{ModelObject, mlxgen_model};
-use super::options::{self, versioned};
+use super::options::{self, choice, versioned};
 use super::status::mlxgen_status;
-use crate::base::options::CacheOptions;
+use crate::base::options::{CacheOptions, KvType};
 use crate::base::{Code, Result};
 use crate::engine::CacheSet;
 
@@ -23,6 +23,16 @@ pub struct mlxgen_cache {
 
 object!(CacheSet, mlxgen_cache, 7);
 
+/// float16 under MLXGEN_NUMERICS_FAST on the CPU where the library has kernels of its own (Linux); else the model's
+/// compute type.
+pub const MLXGEN_KV_AUTO: i32 = 0;
+/// float32.
+pub const MLXGEN_KV_FLOAT32: i32 = 1;
+/// float16.
+pub const MLXGEN_KV_FLOAT16: i32 = 2;
+/// bfloat16.
+pub const MLXGEN_KV_BFLOAT16: i32 = 3;
+
 /// How to make a cache set. Set it up with mlxgen_cache_options_init.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -31,11 +41,15 @@ pub struct mlxgen_cache_options {
     pub struct_size: usize,
     /// Most tokens; 0: the model's context limit.
     pub capacity: u64,
+    /// One of the MLXGEN_KV_ numbers.
+    pub kv_type: i32,
+    /// Zero.
+    pub reserved: i32,
 }
 
 versioned!(
-    mlxgen_cache_options, "cache_options", 16, { capacity: 8 }, capacity: u64,
-    mlxgen_cache_options { struct_size: 0, capacity: 0 }
+    mlxgen_cache_options, "cache_options", 16, { capacity: 8, kv_type: 16, reserved: 20 }, reserved: i32,
+    mlxgen_cache_options { struct_size: 0, capacity: 0, kv_type: MLXGEN_KV_AUTO, reserved: 0 }
 );
 
 /// What a cache set holds. Set it up with mlxgen_cache_description_init.
@@ -62,6 +76,17 @@ versioned!(
     trimmable: i32,
     mlxgen_cache_description { struct_size: 0, tokens: 0, capacity: 0, bytes: 0, layers: 0, trimmable: 0 }
 );
+
+fn read_options(options: &mlxgen_cache_options) -> Result<CacheOptions> {
+    let types = [
+        (MLXGEN_KV_AUTO, KvType::Auto),
+        (MLXGEN_KV_FLOAT32, KvType::Float32),
+        (MLXGEN_KV_FLOAT16, KvType::Float16),
+        (MLXGEN_KV_BFLOAT16, KvType::Bfloat16),
+    ];
+    choice(options.reserved, "reserved", &[(0, ())])?;
+    Ok(CacheOptions { capacity: options.capacity, kv_type: choice(options.kv_type, "kv_type", &types)? })
+}
 
 fn get(cache: *const mlxgen_cache) -> Result<Arc<CacheSet>> {
     handle::get::<CacheSet>(cache, "cache")
@@ -104,7 +129,8 @@ pub unsafe extern "C" fn mlxgen_cache_description_init(
 /// Threads: any thread.
 /// Ownership: `options` is read during the call. `out` receives a handle that you release with
 /// mlxgen_cache_release.
-/// Codes: OK, INVALID_ARGUMENT, OUT_OF_MEMORY, WRONG_STATE (suspended, or after mlxgen_shutdown).
+/// Codes: OK, INVALID_ARGUMENT, UNSUPPORTED (keys and values of another type than the model computes with,
+/// where no kernels of the library's own compute), OUT_OF_MEMORY, WRONG_STATE (suspended, or after mlxgen_shutdown).
 /// Since: 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_cache_new(
@@ -118,7 +144,7 @@ pub unsafe extern "C" fn mlxgen_cache_new(
         guard::fallible(out_error, [out.cast()], |call| {
             call.required(out, "out")?;
             let model = handle::get::<ModelObject>(model, "model")?;
-            let options = CacheOptions { capacity: call.options(options)?.capacity };
+            let options = read_options(&call.options(options)?)?;
             call.write(out, handle::hand_out(CacheSet::new(&model.model, &options)?)?);
             Ok(Code::Ok)
         })

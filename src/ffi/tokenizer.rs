@@ -11,7 +11,7 @@ use super::handle::{self, object};
 use super::library::path;
 use super::options::{self, bits, choice, flag, versioned};
 use super::status::mlxgen_status;
-use crate::base::{Code, Result};
+use crate::base::{Code, Error, Result};
 use crate::generate::gguf_tokenizer;
 use crate::text::{ChatOptions, Tokenizer, ToolArguments};
 
@@ -94,7 +94,7 @@ fn read_options(call: &Call, options: *const mlxgen_chat_options) -> Result<Chat
     let options = call.options(options)?;
     let text = |data, size, field| {
         let text = call.text(data, size, field)?;
-        Ok((!text.is_empty()).then(|| text.to_owned()))
+        Ok::<_, Error>((!text.is_empty()).then(|| text.to_owned()))
     };
     let forms = [
         (MLXGEN_TOOL_ARGUMENTS_AS_GIVEN, ToolArguments::AsGiven),

@@ -96,9 +96,6 @@ pub trait ModelBuilder {
 pub trait TokenModel {
     fn new_state(&self, options: &CacheOptions) -> Result<Box<dyn TokenState>>;
 
-    /// Bytes that a state covering `tokens` tokens occupies.
-    fn state_bytes(&self, tokens: u64) -> u64;
-
     /// Greatest transient bytes of a forward of `tokens` tokens that ends at position `end`.
     fn workspace_bytes(&self, tokens: u64, end: u64) -> u64;
 
@@ -154,6 +151,8 @@ pub trait TokenState {
     fn fork(&self) -> Result<Box<dyn TokenState>>;
     /// Bytes occupied now.
     fn bytes(&self) -> u64;
+    /// Bytes that the state would occupy if it covered `tokens` tokens.
+    fn bytes_for(&self, tokens: u64) -> u64;
     fn layers(&self) -> Vec<LayerCacheInfo>;
     fn as_any_mut(&mut self) -> &mut dyn Any;
     fn as_any(&self) -> &dyn Any;

@@ -42,7 +42,7 @@ impl Sequence {
     /// An independent sequence with the same tokens.
     pub fn fork(&self, total: &Arc<AtomicU64>, surroundings: &mut dyn Surroundings) -> Result<Self> {
         self.check()?;
-        surroundings.admit("a copy of the cache set", self.model.state_bytes(self.state.offset()))?;
+        surroundings.admit("a copy of the cache set", self.state.bytes_for(self.state.offset()))?;
         let fork = Self::over(Rc::clone(&self.model), self.state.fork()?, total);
         fork.mirror.extend(&self.mirror.tokens());
         fork.mirror.set_logits(self.mirror.logits());
@@ -95,7 +95,7 @@ impl Sequence {
 
     /// Bytes that covering `end` tokens takes beyond those that are counted for this sequence.
     fn growth(&self, end: u64) -> u64 {
-        self.model.state_bytes(end).saturating_sub(self.mirror.bytes())
+        self.state.bytes_for(end).saturating_sub(self.mirror.bytes())
     }
 
     /// Asks for the memory that a whole prompt takes, before any of it is forwarded.
@@ -217,7 +217,7 @@ impl Sequence {
 
     /// Brings the mirror's sizes up to date. Not done at each token: it asks every layer.
     pub fn refresh(&self) {
-        let granted = if self.admitted == 0 { 0 } else { self.model.state_bytes(self.admitted) };
+        let granted = if self.admitted == 0 { 0 } else { self.state.bytes_for(self.admitted) };
         self.mirror.set_bytes(self.state.bytes().max(granted));
         self.mirror.set_layers(self.state.layers());
     }

@@ -181,6 +181,20 @@ impl Array {
         }
     }
 
+    /// The bytes of the elements in row-major order. Fails for a view that lies in memory otherwise.
+    pub(super) fn row_major_bytes(&self) -> Result<&[u8]> {
+        self.eval()?;
+        if self.size() == 0 {
+            return Ok(&[]);
+        }
+        if !self.is_row_contiguous()? {
+            return Err(Error::internal(format!("{self:?} is a view of scattered elements")));
+        }
+        // SAFETY: the array is computed and row-contiguous, so that many bytes start at `data`; MLX
+        // never changes a computed array while a handle to it lives, which `self` is.
+        Ok(unsafe { slice::from_raw_parts(self.data()?, self.byte_size()) })
+    }
+
     /// The address of the first element of a computed array.
     pub(super) fn data(&self) -> Result<*const u8> {
         // SAFETY: the handle is valid; MLX returns the address, typed as asked, without a look at

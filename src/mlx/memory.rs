@@ -3,6 +3,7 @@
 use mlx_sys as sys;
 
 use super::error::{self, check};
+use super::kernels::mapping;
 use crate::base::Result;
 
 fn read(get: unsafe extern "C" fn(*mut usize) -> i32) -> usize {
@@ -13,9 +14,9 @@ fn read(get: unsafe extern "C" fn(*mut usize) -> i32) -> usize {
     if code == 0 { bytes } else { 0 }
 }
 
-/// Bytes in use by arrays.
+/// Bytes in use by arrays, and by the weights, keys and values of our kernels.
 pub fn active() -> usize {
-    read(sys::mlx_get_active_memory)
+    read(sys::mlx_get_active_memory) + mapping::held()
 }
 
 /// Bytes of freed buffers kept for reuse. The CPU allocator keeps none.
@@ -24,8 +25,10 @@ pub fn pooled() -> usize {
 }
 
 /// The greatest `active` since the process began or `reset_peak` was called.
+///
+/// That of arrays, with what our kernels hold now: that grows and shrinks with models and caches only.
 pub fn peak() -> usize {
-    read(sys::mlx_get_peak_memory)
+    read(sys::mlx_get_peak_memory) + mapping::held()
 }
 
 pub fn reset_peak() {

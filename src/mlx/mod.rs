@@ -11,7 +11,6 @@ mod array;
 mod blas;
 mod dtype;
 mod error;
-#[cfg(cpu_kernels)]
 mod kernels;
 pub mod memory;
 pub mod ops;
@@ -23,10 +22,24 @@ mod tests;
 mod version;
 
 pub use array::Array;
-pub use blas::{blas_description, direct_product_limit, physical_cores, set_blas_threads};
+pub use blas::{blas_description, direct_product_limit, physical_cores};
 pub use dtype::{Dtype, Element};
+pub use kernels::arena::Arena;
 pub use prim::{Mask, async_eval, eval};
 pub use staged::StagedTensor;
 pub use stream::{DeviceKind, device, gpu_is_available, leave_thread, select_device, synchronize};
 
 pub use version::version;
+
+use crate::base::Result;
+
+/// Whether the CPU's own kernels are there: operations in `ops` that say so need not be MLX's to the bit.
+pub fn has_cpu_kernels() -> bool {
+    kernels::AVAILABLE
+}
+
+/// Sets the number of threads of the BLAS and of our kernels.
+pub fn set_threads(threads: u32) -> Result<()> {
+    blas::set_blas_threads(threads);
+    if kernels::AVAILABLE { kernels::threads::set_threads(threads) } else { Ok(()) }
+}

@@ -14,8 +14,18 @@ pub struct Footprint {
     pub kv_heads: u64,
     pub head_dim: u64,
     pub vocabulary: u64,
-    /// Bytes of an activation, key or value.
+    pub storage: Storage,
+}
+
+/// What the arithmetic stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// Bytes of an activation.
     pub float_bytes: u64,
+    /// Bytes of an element of a key or value.
+    pub kv_bytes: u64,
+    /// Whether attention writes the scores of all queries and keys.
+    pub scores: bool,
 }
 
 /// MLX allocates results when it dispatches operations, on the CPU up to about a hundred before
@@ -25,7 +35,12 @@ const LAYERS_IN_FLIGHT: u128 = 4;
 impl Footprint {
     /// Keys and values of a token in all layers.
     pub fn cache_bytes_per_token(&self) -> u64 {
-        2 * self.layers * self.kv_heads * self.head_dim * self.float_bytes
+        2 * self.layers * self.kv_heads * self.head_dim * self.storage.kv_bytes
+    }
+
+    /// The same with another type of keys and values.
+    pub fn with_kv_bytes(self, kv_bytes: u64) -> Self {
+        Footprint { storage: Storage { kv_bytes, ..self.storage }, ..self }
     }
 
     /// A state that covers `tokens` tokens, the room for more in its slabs included.
@@ -40,18 +55,18 @@ impl Footprint {
         let (tokens, end) = (wide(tokens), wide(end));
         let (heads, kv_heads, head_dim) = (wide(self.heads), wide(self.kv_heads), wide(self.head_dim));
         // Scores, their masked copy, their softmax.
-        let scores = 3 * heads * tokens * end;
+        let scores = if self.storage.scores { 3 * heads * tokens * end } else { 0 };
         // Queries, keys and values before and after rotation, attention before and after merging.
         let projections = 2 * (2 * heads + 2 * kv_heads) * head_dim;
         // Norms and sums; gate, up, the sigmoid and the two products.
         let rows = 6 * wide(self.hidden) + projections + 5 * wide(self.intermediate);
-        let layer = (scores + rows * tokens) * wide(self.float_bytes);
+        let layer = (scores + rows * tokens) * wide(self.storage.float_bytes);
         // A slab that grows exists twice.
         let growth = 2 * u128::from(self.state_bytes(end as u64)) / wide(self.layers.max(1));
         // Scores over the vocabulary: normalised, sorted, cumulated and so on in float32.
         let head = 12 * wide(self.vocabulary) * 4;
         // The mask of a chunk.
-        let mask = tokens * end * 4;
+        let mask = if self.storage.scores { tokens * end * 4 } else { 0 };
         let total = (layer + growth) * LAYERS_IN_FLIGHT + head + mask;
         u64::try_from(total).unwrap_or(u64::MAX)
     }
@@ -69,7 +84,7 @@ mod tests {
         kv_heads: 3,
         head_dim: 64,
         vocabulary: 49152,
-        float_bytes: 4,
+        storage: Storage { float_bytes: 4, kv_bytes: 4, scores: true },
     };
 
     #[test]
@@ -85,5 +100,9 @@ mod tests {
     fn the_workspace_holds_the_scores_and_does_not_overflow() {
         assert!(SMOLLM2.workspace_bytes(512, 4096) > 3 * 9 * 512 * 4096 * 4);
         assert_eq!(SMOLLM2.workspace_bytes(u64::MAX, u64::MAX), u64::MAX);
+        let storage = Storage { kv_bytes: 2, scores: false, ..SMOLLM2.storage };
+        let without = Footprint { storage, ..SMOLLM2 };
+        assert!(without.workspace_bytes(512, 4096) < SMOLLM2.workspace_bytes(512, 4096) / 2);
+        assert_eq!(without.cache_bytes_per_token() * 2, SMOLLM2.cache_bytes_per_token());
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::base::Result;
 use crate::cache::KvCache;
-use crate::mlx::Array;
+use crate::mlx::{Array, Dtype};
 
 /// A causal language model over token ids.
 pub trait CausalGraph {
-    /// Empty caches, one per layer that owns one.
-    fn new_caches(&self) -> Vec<Box<dyn KvCache>>;
+    /// Empty caches, one per layer that owns one. `dtype` is that of keys and values where the arithmetic leaves a
+    /// choice.
+    fn new_caches(&self, dtype: Dtype) -> Vec<Box<dyn KvCache>>;
 
     /// Appends `ids` `[1, tokens]` to the caches and leaves out what only the scores need. On
     /// failure the caches may cover the tokens in part.

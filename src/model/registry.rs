@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::base::{Error, Result};
 use crate::model::config::ModelConfig;
 use crate::model::families::llama;
-use crate::model::footprint::Footprint;
+use crate::model::footprint::{Footprint, Storage};
 use crate::model::graph::CausalGraph;
 use crate::model::tensors::Tensors;
 use crate::model::weights::LoadPlan;
@@ -13,7 +13,7 @@ use crate::model::weights::LoadPlan;
 /// A family's choice of tensors for one model; builds the graph once they are there.
 pub trait FamilyPlan: Send + Sync {
     /// What its states and forwards occupy, with keys, values and activations of `float_bytes`.
-    fn footprint(&self, float_bytes: u64) -> Footprint;
+    fn footprint(&self, storage: Storage) -> Footprint;
 
     /// The number of weights.
     fn parameters(&self) -> u64;

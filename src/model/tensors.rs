@@ -2,42 +2,90 @@
 
 use crate::base::{Error, Result};
 use crate::mlx::ops::{Linear, Weight};
-use crate::mlx::{Array, Dtype};
+use crate::mlx::{Arena, Array, Dtype, prim};
 use crate::model::weights::{ElementType, PlannedLinear};
 
-/// Arrays by their index in the load plan.
+/// How a model computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// MLX's operations in mlx-lm's order.
+    Exact,
+    /// MLX's operations in the order that is fastest: float32 products through the BLAS.
+    Blas,
+    /// Our kernels: float32 activations over packed weights.
+    Kernels,
+}
+
+/// A kept tensor, or the weight that has been made of several.
+pub enum Part {
+    Array(Array),
+    Weight(Weight),
+    /// Part of the weight that stands at another index.
+    Merged,
+}
+
+/// Kept tensors by their index in the load plan.
 pub struct Tensors {
-    arrays: Vec<Array>,
-    exact: bool,
+    parts: Vec<Part>,
+    arithmetic: Arithmetic,
 }
 
 impl Tensors {
-    /// `exact`: the model shall compute with MLX's operations in mlx-lm's order.
-    pub fn new(arrays: Vec<Array>, exact: bool) -> Self {
-        Tensors { arrays, exact }
+    pub fn new(parts: Vec<Part>, arithmetic: Arithmetic) -> Self {
+        Tensors { parts, arithmetic }
     }
 
-    pub fn exact(&self) -> bool {
-        self.exact
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
-    pub fn array(&self, index: usize) -> Result<Array> {
-        self.arrays.get(index).cloned().ok_or_else(|| Error::internal("a planned tensor is missing"))
+    fn array(&self, index: usize) -> Result<Array> {
+        match self.parts.get(index) {
+            Some(Part::Array(array)) => Ok(array.clone()),
+            _ => Err(Error::internal("a planned tensor is missing")),
+        }
+    }
+
+    /// A norm's gain or a bias, in the type that the arithmetic takes.
+    pub fn vector(&self, index: usize) -> Result<Array> {
+        let array = self.array(index)?;
+        if self.arithmetic != Arithmetic::Kernels || array.dtype() == Dtype::Float32 {
+            return Ok(array);
+        }
+        let array = prim::astype(&array, Dtype::Float32)?;
+        array.eval()?;
+        Ok(array)
     }
 
     pub fn weight(&self, planned: &PlannedLinear) -> Result<Weight> {
-        match *planned {
-            PlannedLinear::Plain { weight } if self.exact => Weight::dense(self.array(weight)?),
-            PlannedLinear::Plain { weight } => Weight::dense_for_speed(self.array(weight)?),
-            PlannedLinear::Affine { weight, scales, biases, bits, group } => {
-                Weight::affine(self.array(weight)?, self.array(scales)?, self.array(biases)?, group, bits)
-            }
+        match self.parts.get(planned.weight()) {
+            Some(Part::Weight(weight)) => Ok(weight.clone()),
+            _ => weight_of(planned, self.arithmetic, &mut Arena::new(), |index| self.array(index)),
         }
     }
 
     pub fn linear(&self, planned: &PlannedLinear, bias: Option<usize>) -> Result<Linear> {
-        Linear::new(self.weight(planned)?, bias.map(|bias| self.array(bias)).transpose()?)
+        Linear::new(self.weight(planned)?, bias.map(|bias| self.vector(bias)).transpose()?)
     }
+}
+
+/// The weight of planned arrays.
+pub fn weight_of(
+    planned: &PlannedLinear,
+    arithmetic: Arithmetic,
+    arena: &mut Arena,
+    array: impl Fn(usize) -> Result<Array>,
+) -> Result<Weight> {
+    let weight = match *planned {
+        PlannedLinear::Plain { weight } if arithmetic == Arithmetic::Blas => {
+            Weight::dense_for_speed(array(weight)?)
+        }
+        PlannedLinear::Plain { weight } => Weight::dense(array(weight)?),
+        PlannedLinear::Affine { weight, scales, biases, bits, group } => {
+            Weight::affine(array(weight)?, array(scales)?, array(biases)?, group, bits)
+        }
+    }?;
+    if arithmetic == Arithmetic::Kernels { weight.pack(arena) } else { Ok(weight) }
 }
 
 /// The array type of a file's elements.

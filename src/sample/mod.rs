@@ -8,4 +8,4 @@ mod tests;
 
 pub use filters::{min_p, top_k, top_p};
 pub use report::report;
-pub use sampler::{Sampled, sample, step_seed};
+pub use sampler::{Precision, Sampled, sample, step_seed};

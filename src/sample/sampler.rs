@@ -25,13 +25,24 @@ pub fn step_seed(seed: u64, step: u64) -> u64 {
     seed ^ step.wrapping_add(1).wrapping_mul(GOLDEN)
 }
 
+/// How scores become probabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// By MLX's operations in mlx-lm's order, in the type of the scores.
+    Exact,
+    /// By our kernels; the scores are float32.
+    Kernels,
+}
+
 /// Chooses from `scores` `[1, vocabulary]`: top-p, then min-p, then top-k, then a draw at the
 /// temperature. Without a temperature: the likeliest of the normalised scores in their own
 /// precision, the lowest id among equals.
-pub fn sample(scores: &Array, sampling: &Sampling, step: u64) -> Result<Sampled> {
-    let logprobs = ops::log_probabilities(scores)?;
+pub fn sample(scores: &Array, sampling: &Sampling, step: u64, precision: Precision) -> Result<Sampled> {
+    let kernels = precision == Precision::Kernels;
+    let logprobs = if kernels { ops::normalized_scores(scores)? } else { ops::log_probabilities(scores)? };
     let token = if sampling.temperature <= COLDEST {
-        ops::argmax(&logprobs)?
+        // Scores that are equal once they are normalised may differ before.
+        if kernels { ops::best(scores)? } else { ops::argmax(&logprobs)? }
     } else {
         draw(filtered(logprobs.clone(), sampling)?, sampling, step)?
     };

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::{sample, step_seed};
+use super::{Precision, Sampled, step_seed};
+use crate::base::Result;
 use crate::base::options::Sampling;
 use crate::mlx::{Array, Dtype, prim};
 
 const PROBABILITIES: [f32; 5] = [0.5, 0.25, 0.15, 0.07, 0.03];
+
+fn sample(scores: &Array, sampling: &Sampling, step: u64) -> Result<Sampled> {
+    super::sample(scores, sampling, step, Precision::Exact)
+}
 
 fn scores() -> Array {
     row(&PROBABILITIES.map(f32::ln))
@@ -151,5 +156,23 @@ fn reported_scores_are_those_before_the_filters() {
     let logprobs = sample(&scores(), &sampling, 0).unwrap().logprobs.to_vec::<f32>().unwrap();
     for (logprob, probability) in logprobs.iter().zip(PROBABILITIES) {
         assert!((logprob.exp() - probability).abs() < 1e-6);
+    }
+}
+
+#[test]
+#[cfg(cpu_kernels)]
+fn kernels_choose_as_mlx_does() {
+    let wide: Vec<f32> = (0..5000).map(|id| ((id * 7919 % 4999) as f32).sqrt() / 9.0).collect();
+    for scores in [scores(), row(&[1.0, 2.0, 2.0]), row(&wide)] {
+        for temperature in [0.0, 0.7, 2.0] {
+            for step in 0..20 {
+                let [exact, ours] = [Precision::Exact, Precision::Kernels]
+                    .map(|precision| super::sample(&scores, &at(temperature), step, precision).unwrap());
+                assert_eq!(ours.token.item::<u32>().unwrap(), exact.token.item::<u32>().unwrap());
+                let (ours, exact) =
+                    (ours.logprobs.to_vec::<f32>().unwrap(), exact.logprobs.to_vec::<f32>().unwrap());
+                assert!(ours.iter().zip(&exact).all(|(a, b)| (a - b).abs() < 1e-5));
+            }
+        }
     }
 }

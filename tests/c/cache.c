@@ -83,6 +83,13 @@ static void refusals(mlxgen_model *model)
     CALL(INVALID_ARGUMENT, mlxgen_cache_description_init, &about, 4097);
     mlxgen_cache_options_init(&options, sizeof options);
     options.capacity = 8;
+    options.kv_type = 4;
+    EXPECT(INVALID_ARGUMENT, mlxgen_cache_new, model, &options, &cache, &error);
+    check_field("kv_type", -1);
+    options.kv_type = MLXGEN_KV_BFLOAT16;
+    CALL(UNSUPPORTED, mlxgen_cache_new, model, &options, &cache, &error);
+    check_field("kv_type", -1);
+    options.kv_type = MLXGEN_KV_AUTO;
     EXPECT(OK, mlxgen_cache_new, model, &options, &cache, &error);
     mlxgen_buffer *buffer = (mlxgen_buffer *)&about;
     CALL(WRONG_STATE, mlxgen_cache_logits, cache, &buffer, &error);

@@ -80,9 +80,11 @@ FIELD(mlxgen_model_description, bos, 136, 8);
 FIELD(mlxgen_model_description, has_chat_template, 144, 4);
 FIELD(mlxgen_model_description, reserved, 148, 4);
 
-SIZE(mlxgen_cache_options, 16);
+SIZE(mlxgen_cache_options, 24);
 FIELD(mlxgen_cache_options, struct_size, 0, 8);
 FIELD(mlxgen_cache_options, capacity, 8, 8);
+FIELD(mlxgen_cache_options, kv_type, 16, 4);
+FIELD(mlxgen_cache_options, reserved, 20, 4);
 
 SIZE(mlxgen_cache_description, 40);
 FIELD(mlxgen_cache_description, struct_size, 0, 8);

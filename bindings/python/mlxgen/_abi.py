@@ -57,6 +57,10 @@ COMPUTE_AUTO = 0
 COMPUTE_FLOAT32 = 1
 COMPUTE_FLOAT16 = 2
 COMPUTE_BFLOAT16 = 3
+KV_AUTO = 0
+KV_FLOAT32 = 1
+KV_FLOAT16 = 2
+KV_BFLOAT16 = 3
 
 TOKENIZE_ADD_SPECIAL = 1
 TOKENIZE_PARSE_SPECIAL = 2
@@ -189,7 +193,12 @@ class ModelDescription(Structure):
 
 class CacheOptions(Structure):
     C_NAME = "mlxgen_cache_options"
-    _fields_ = [("struct_size", c_size_t), ("capacity", c_uint64)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("capacity", c_uint64),
+        ("kv_type", c_int32),
+        ("reserved", c_int32),
+    ]
 
 
 class CacheDescription(Structure):

@@ -11,7 +11,7 @@ from . import _abi
 from ._cancel import Cancel
 from ._handle import Handle, Tokens, call, take_bytes, take_text, take_tokens, token_array, whole
 from ._library import library
-from ._types import CacheInfo, LayerCacheInfo
+from ._types import CacheInfo, KvType, LayerCacheInfo
 
 if TYPE_CHECKING:
     import numpy
@@ -29,19 +29,22 @@ class CacheSet(Handle):
     Args:
         model: whose tokens it will hold.
         capacity: most tokens it may hold; 0: the model's context limit.
+        kv_type: element type of keys and values.
 
     Raises:
+        UnsupportedError: the model keeps keys and values in another type.
         OutOfMemoryError: there is no room for it.
     """
 
     KIND = "cache"
 
-    def __init__(self, model: Model, capacity: int = 0) -> None:
+    def __init__(self, model: Model, capacity: int = 0, kv_type: KvType = KvType.AUTO) -> None:
         super().__init__(None)
         lib = library()
         options = _abi.CacheOptions()
         lib.cache_options_init(byref(options), sizeof(options))
         options.capacity = whole("capacity", capacity, 64)
+        options.kv_type = kv_type
         made = c_void_p()
         call(lib.cache_new, model._pointer, byref(options), byref(made))
         super().__init__(made.value)

@@ -36,6 +36,16 @@ class ComputeType(enum.IntEnum):
     BFLOAT16 = _abi.COMPUTE_BFLOAT16
 
 
+class KvType(enum.IntEnum):
+    """Element type of a cache set's keys and values."""
+
+    #: float16 under FAST on the CPU where the library has kernels of its own; else the compute type.
+    AUTO = _abi.KV_AUTO
+    FLOAT32 = _abi.KV_FLOAT32
+    FLOAT16 = _abi.KV_FLOAT16
+    BFLOAT16 = _abi.KV_BFLOAT16
+
+
 class LoadPhase(enum.IntEnum):
     """What a load is doing when it reports progress."""
 

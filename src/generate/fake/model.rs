@@ -11,7 +11,7 @@ use super::numbers;
 use super::spec::Place;
 use crate::base::event::TokenLogprobs;
 use crate::base::info::LayerCacheInfo;
-use crate::base::options::{CacheOptions, Sampling};
+use crate::base::options::{CacheOptions, KvType, Sampling};
 use crate::base::{CancelToken, Error, Result};
 use crate::generate::runtime::{LogprobReport, PendingToken, StepInput, TokenModel, TokenState};
 
@@ -64,17 +64,16 @@ impl Drop for FakeModel {
 }
 
 impl TokenModel for FakeModel {
-    fn new_state(&self, _options: &CacheOptions) -> Result<Box<dyn TokenState>> {
+    fn new_state(&self, options: &CacheOptions) -> Result<Box<dyn TokenState>> {
+        if options.kv_type != KvType::Auto {
+            return Err(Error::unsupported("a fake state has no keys and values").field("kv_type"));
+        }
         self.faulty.pass(Place::NewState)?;
         Ok(Box::new(FakeState {
             faulty: Arc::clone(&self.faulty),
             heap: Arc::clone(&self.weights.heap),
             hashes: Vec::new(),
         }))
-    }
-
-    fn state_bytes(&self, tokens: u64) -> u64 {
-        tokens.saturating_mul(self.faulty.spec.cache_bytes_per_token)
     }
 
     fn workspace_bytes(&self, tokens: u64, _end: u64) -> u64 {
@@ -217,6 +216,10 @@ impl TokenState for FakeState {
 
     fn bytes(&self) -> u64 {
         self.offset() * self.faulty.spec.cache_bytes_per_token
+    }
+
+    fn bytes_for(&self, tokens: u64) -> u64 {
+        tokens.saturating_mul(self.faulty.spec.cache_bytes_per_token)
     }
 
     fn layers(&self) -> Vec<LayerCacheInfo> {

@@ -7,11 +7,11 @@ use super::model::MlxModel;
 use super::pace::Speed;
 use crate::base::{Error, Result};
 use crate::generate::runtime::{ModelBuilder, TokenModel, WeightPiece};
-use crate::mlx::{self, Array, DeviceKind, StagedTensor};
+use crate::mlx::{self, Arena, DeviceKind, Dtype, StagedTensor};
 use crate::model::footprint::Footprint;
 use crate::model::registry::FamilyPlan;
-use crate::model::tensors::{Tensors, dtype_of};
-use crate::model::weights::KeptTensor;
+use crate::model::tensors::{Arithmetic, Part, Tensors, dtype_of, weight_of};
+use crate::model::weights::{KeptTensor, PlannedLinear};
 
 /// What the owner thread has to know of a model, made off it.
 #[derive(Clone)]
@@ -21,26 +21,33 @@ pub(super) struct Blueprint {
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
     pub(super) device: DeviceKind,
-    /// Compute with MLX's operations in mlx-lm's order.
-    pub(super) exact: bool,
+    /// The matrices among the kept tensors.
+    pub(super) linears: Arc<[PlannedLinear]>,
+    pub(super) arithmetic: Arithmetic,
+    /// Of keys and values, unless a cache asks for another.
+    pub(super) kv_dtype: Dtype,
 }
+
+/// Bytes of a matrix whose memory goes back to the system at once when it has been packed.
+const GIVEN_BACK: u64 = 4 << 20;
 
 enum Slot {
     Empty,
     Filling(StagedTensor),
-    Full(Array),
+    Full(Part),
 }
 
 pub(super) struct MlxBuilder {
     blueprint: Blueprint,
     slots: Vec<Slot>,
+    arena: Arena,
 }
 
 impl MlxBuilder {
     pub(super) fn new(blueprint: Blueprint) -> Result<Self> {
         mlx::select_device(blueprint.device)?;
         let slots = blueprint.kept.iter().map(|_| Slot::Empty).collect();
-        Ok(MlxBuilder { blueprint, slots })
+        Ok(MlxBuilder { blueprint, slots, arena: Arena::new() })
     }
 
     fn stage(&self, tensor: usize) -> Result<StagedTensor> {
@@ -69,7 +76,8 @@ impl ModelBuilder for MlxBuilder {
         if staged.is_complete()
             && let Slot::Filling(staged) = std::mem::replace(slot, Slot::Empty)
         {
-            *slot = Slot::Full(staged.finish()?);
+            *slot = Slot::Full(Part::Array(staged.finish()?));
+            self.pack(index)?;
         }
         Ok(())
     }
@@ -80,25 +88,57 @@ impl ModelBuilder for MlxBuilder {
 }
 
 impl MlxBuilder {
+    /// Packs the matrix to which the tensor belongs once all of it is there: before the next matrix is read, so that
+    /// a load never holds all weights twice.
+    fn pack(&mut self, index: usize) -> Result<()> {
+        if self.blueprint.arithmetic != Arithmetic::Kernels {
+            return Ok(());
+        }
+        let mut linears = self.blueprint.linears.iter();
+        let Some(linear) = linears.find(|linear| linear.tensors().contains(&index)) else { return Ok(()) };
+        let array = |index: usize| match &self.slots[index] {
+            Slot::Full(Part::Array(array)) => Some(array.clone()),
+            _ => None,
+        };
+        if linear.tensors().iter().any(|index| array(*index).is_none()) {
+            return Ok(());
+        }
+        let missing = || Error::internal("a tensor of a matrix is missing");
+        let arena = &mut self.arena;
+        let weight = weight_of(linear, Arithmetic::Kernels, arena, |index| array(index).ok_or_else(missing))?;
+        for index in linear.tensors() {
+            self.slots[index] = Slot::Full(Part::Merged);
+        }
+        self.slots[linear.weight()] = Slot::Full(Part::Weight(weight));
+        let bytes: u64 = linear.tensors().iter().map(|index| self.blueprint.kept[*index].bytes).sum();
+        // The C heap keeps large blocks that are freed, in case there are more; here they rarely fit the next.
+        if bytes >= GIVEN_BACK { mlx::memory::clear_pool() } else { Ok(()) }
+    }
+
     /// The model of tensors that are all there.
     pub(super) fn assemble(self) -> Result<MlxModel> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let MlxBuilder { blueprint, slots } = self;
-        let mut arrays = Vec::with_capacity(slots.len());
+        let MlxBuilder { blueprint, slots, .. } = self;
+        let mut parts = Vec::with_capacity(slots.len());
         for (slot, kept) in slots.into_iter().zip(blueprint.kept.iter()) {
             match slot {
-                Slot::Full(array) => arrays.push(array),
+                Slot::Full(part) => parts.push(part),
                 Slot::Empty | Slot::Filling(_) => {
                     return Err(Error::internal("a tensor was not read to its end").tensor(kept.name.clone()));
                 }
             }
         }
-        let graph = blueprint.family.build(&Tensors::new(arrays, blueprint.exact))?;
+        if blueprint.arithmetic == Arithmetic::Kernels {
+            mlx::memory::clear_pool()?;
+        }
+        let graph = blueprint.family.build(&Tensors::new(parts, blueprint.arithmetic))?;
         Ok(MlxModel {
             graph,
             footprint: blueprint.footprint,
             context_limit: blueprint.context_limit,
             device: blueprint.device,
+            kv_dtype: blueprint.kv_dtype,
+            arithmetic: blueprint.arithmetic,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             speed: Speed::unknown(),
         })

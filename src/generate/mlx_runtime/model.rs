@@ -3,19 +3,23 @@
 use super::pace::{CancelPace, Speed};
 use super::pending::MlxPending;
 use super::state::MlxState;
-use crate::base::options::{CacheOptions, Sampling};
+use crate::base::options::{CacheOptions, KvType, Sampling};
 use crate::base::{CancelToken, Error, Result};
 use crate::generate::runtime::{LogprobReport, PendingToken, StepInput, TokenModel, TokenState};
 use crate::mlx::{self, Array, DeviceKind, Dtype, ops, prim};
 use crate::model::footprint::Footprint;
 use crate::model::graph::{CausalGraph, Unpaced};
-use crate::sample;
+use crate::model::tensors::Arithmetic;
+use crate::sample::{self, Precision};
 
 pub(super) struct MlxModel {
     pub(super) graph: Box<dyn CausalGraph>,
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
     pub(super) device: DeviceKind,
+    /// Of keys and values where the arithmetic leaves a choice.
+    pub(super) kv_dtype: Dtype,
+    pub(super) arithmetic: Arithmetic,
     /// Distinguishes models; states remember it.
     pub(super) id: u64,
     pub(super) speed: Speed,
@@ -39,11 +43,36 @@ impl MlxModel {
         if mlx::device() == self.device { Ok(()) } else { mlx::select_device(self.device) }
     }
 
+    /// The type of a new cache's keys and values. Only kernels of ours convert them.
+    fn kv_dtype(&self, asked: KvType) -> Result<Dtype> {
+        let asked = match asked {
+            KvType::Auto => return Ok(self.kv_dtype),
+            KvType::Float32 => Dtype::Float32,
+            KvType::Float16 => Dtype::Float16,
+            KvType::Bfloat16 => Dtype::Bfloat16,
+        };
+        if asked == self.kv_dtype || self.arithmetic == Arithmetic::Kernels {
+            return Ok(asked);
+        }
+        Err(Error::unsupported(format!(
+            "this model keeps keys and values in its compute type, {}",
+            self.kv_dtype.name()
+        ))
+        .field("kv_type"))
+    }
+
     fn ids(&self, tokens: &[u32]) -> Result<Array> {
         if tokens.is_empty() {
             return Err(Error::invalid_argument("there are no tokens to forward").field("tokens"));
         }
         ops::token_ids(tokens, u32::try_from(self.footprint.vocabulary).unwrap_or(u32::MAX))
+    }
+
+    fn precision(&self) -> Precision {
+        match self.arithmetic {
+            Arithmetic::Kernels => Precision::Kernels,
+            Arithmetic::Exact | Arithmetic::Blas => Precision::Exact,
+        }
     }
 
     /// The scores after the last of the hidden values: `[1, vocabulary]`.
@@ -59,11 +88,14 @@ impl TokenModel for MlxModel {
             0 => self.context_limit,
             capacity => capacity.min(self.context_limit),
         };
-        Ok(Box::new(MlxState { caches: self.graph.new_caches(), model: self.id, capacity, lost: false }))
-    }
-
-    fn state_bytes(&self, tokens: u64) -> u64 {
-        self.footprint.state_bytes(tokens)
+        let kv_dtype = self.kv_dtype(options.kv_type)?;
+        Ok(Box::new(MlxState {
+            caches: self.graph.new_caches(kv_dtype),
+            model: self.id,
+            capacity,
+            footprint: self.footprint.with_kv_bytes(kv_dtype.size() as u64),
+            lost: false,
+        }))
     }
 
     fn workspace_bytes(&self, tokens: u64, end: u64) -> u64 {
@@ -118,7 +150,7 @@ impl TokenModel for MlxModel {
         let tokens = ids.dim(1) as usize;
         state.transaction(tokens, |state| {
             let hidden = self.graph.hidden(&ids, &mut state.caches, &mut Unpaced)?;
-            let sampled = sample::sample(&self.last_scores(&hidden)?, sampling, step)?;
+            let sampled = sample::sample(&self.last_scores(&hidden)?, sampling, step, self.precision())?;
             let logprobs = if report.chosen || report.top > 0 {
                 Some(prim::astype(&sampled.logprobs, Dtype::Float32)?)
             } else {

@@ -69,8 +69,7 @@ impl Runtime for MlxRuntime {
 
     fn set_threads(&mut self, threads: u32) -> Result<()> {
         let threads = if threads == 0 { mlx::physical_cores() } else { threads };
-        mlx::set_blas_threads(threads);
-        Ok(())
+        mlx::set_threads(threads)
     }
 
     fn synchronize(&mut self) -> Result<()> {

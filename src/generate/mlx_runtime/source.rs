@@ -9,9 +9,11 @@ use crate::base::options::{ComputeType, Device, EngineOptions, ModelOptions, Num
 use crate::base::{CancelToken, Code, Error, Result};
 use crate::generate::gguf_tokenizer;
 use crate::generate::runtime::{BuilderFn, ModelBuilder, ModelSource, WeightPiece};
-use crate::mlx::{self, DeviceKind};
+use crate::mlx::{self, DeviceKind, Dtype};
 use crate::model::config::ModelConfig;
+use crate::model::footprint::Storage;
 use crate::model::registry;
+use crate::model::tensors::{Arithmetic, dtype_of};
 use crate::model::weights::{ElementType, Keep, LoadPlan, ModelFiles, PieceReader, Quantized, WeightFiles};
 use crate::text::Tokenizer;
 
@@ -49,7 +51,8 @@ impl MlxSource {
         cancel.check()?;
         let family = registry::find(&config.model_type)?;
 
-        let keep = keep(options, device);
+        let arithmetic = arithmetic(options, device);
+        let keep = keep(options, arithmetic);
         let mut plan = LoadPlan::new(weights.clone(), config.quantization.clone(), keep);
         let family_plan = (family.plan)(&config, &mut plan)?;
         plan.refuse_unused(|name| (family.ignores)(&config, name))?;
@@ -61,8 +64,17 @@ impl MlxSource {
         }
         .map(Arc::new);
 
-        let activation = activation(&plan, &weights);
-        let footprint = family_plan.footprint(activation.size() as u64);
+        let activation = match arithmetic {
+            Arithmetic::Kernels => ElementType::F32,
+            Arithmetic::Exact | Arithmetic::Blas => activation(&plan, &weights),
+        };
+        let kernels = arithmetic == Arithmetic::Kernels;
+        let kv_dtype = if kernels { Dtype::Float16 } else { dtype_of(activation) };
+        let footprint = family_plan.footprint(Storage {
+            float_bytes: activation.size() as u64,
+            kv_bytes: kv_dtype.size() as u64,
+            scores: !kernels,
+        });
         let context_limit = context_limit(&config, options)?;
         let mut eos = config.eos.clone();
         if let Some(tokenizer) = &tokenizer {
@@ -90,6 +102,8 @@ impl MlxSource {
             prefill_chunk: match (options.prefill_chunk, options.numerics) {
                 (0, Numerics::Exact) => EXACT_CHUNK,
                 (0, Numerics::Fast) => FAST_CHUNK,
+                // Chunks change no result there, and shorter ones are cancelled sooner.
+                (chunk, _) if arithmetic == Arithmetic::Kernels => chunk.min(FAST_CHUNK),
                 (chunk, _) => chunk,
             },
             parameters: family_plan.parameters(),
@@ -105,12 +119,16 @@ impl MlxSource {
             footprint,
             context_limit,
             device,
-            // On a GPU there is no faster way than MLX's own.
-            exact: options.numerics == Numerics::Exact || device == DeviceKind::Gpu,
+            linears: plan.linears().into(),
+            arithmetic,
+            kv_dtype,
         };
         let (file_bytes, resident) = (plan.file_bytes(), plan.resident_bytes());
+        // While a matrix is packed there are two of it.
+        let packing = if kernels { plan.largest_linear() } else { 0 };
         let pieces = plan.pieces(threads as usize);
-        let load_bytes = resident.saturating_add(pieces.transient_bytes()).saturating_add(QUEUED_BYTES);
+        let load_bytes =
+            resident + packing.saturating_add(pieces.transient_bytes()).saturating_add(QUEUED_BYTES);
         Ok(MlxSource { info, tokenizer, file_bytes, load_bytes, blueprint, pieces })
     }
 }
@@ -140,12 +158,22 @@ fn device_of(engine: &EngineOptions) -> Result<DeviceKind> {
     }
 }
 
-/// MLX's CPU kernels for half precision and for quantised weights are scalar on x86-64, while its
-/// float32 products go to the BLAS: there `fast` keeps everything in float32.
-fn keep(options: &ModelOptions, device: DeviceKind) -> Keep {
-    let through_blas =
-        options.numerics == Numerics::Fast && device == DeviceKind::Cpu && cfg!(target_arch = "x86_64");
+/// How the model will compute. Where activations are float32, `fast` on the CPU uses our kernels.
+fn arithmetic(options: &ModelOptions, device: DeviceKind) -> Arithmetic {
+    // On a GPU there is no faster way than MLX's own.
+    if options.numerics == Numerics::Exact || device == DeviceKind::Gpu {
+        return Arithmetic::Exact;
+    }
+    let float32 = matches!(options.compute_type, ComputeType::Auto | ComputeType::Float32);
+    if float32 && mlx::has_cpu_kernels() { Arithmetic::Kernels } else { Arithmetic::Blas }
+}
+
+/// Kernels take weights as the file has them. MLX's own operations take one type, and on x86-64, where those on half
+/// precision and quantised weights are scalar while float32 products go to the BLAS, `fast` makes all float32.
+fn keep(options: &ModelOptions, arithmetic: Arithmetic) -> Keep {
+    let through_blas = arithmetic == Arithmetic::Blas && cfg!(target_arch = "x86_64");
     let float = match options.compute_type {
+        _ if arithmetic == Arithmetic::Kernels => None,
         ComputeType::Auto if through_blas => Some(ElementType::F32),
         ComputeType::Auto => None,
         ComputeType::Float32 => Some(ElementType::F32),

@@ -7,6 +7,7 @@ use crate::base::{Error, Result};
 use crate::cache::KvCache;
 use crate::generate::runtime::TokenState;
 use crate::mlx::eval;
+use crate::model::footprint::Footprint;
 
 /// One cache per layer, all with the same offset between calls.
 pub(super) struct MlxState {
@@ -15,6 +16,8 @@ pub(super) struct MlxState {
     pub(super) model: u64,
     /// Most tokens it may cover.
     pub(super) capacity: u64,
+    /// The model's, with this state's keys and values.
+    pub(super) footprint: Footprint,
     /// A computation that wrote the caches failed, and what they hold is unknown.
     pub(super) lost: bool,
 }
@@ -102,12 +105,17 @@ impl TokenState for MlxState {
             caches: self.caches.iter().map(|cache| cache.fork()).collect(),
             model: self.model,
             capacity: self.capacity,
+            footprint: self.footprint,
             lost: false,
         }))
     }
 
     fn bytes(&self) -> u64 {
         self.caches.iter().map(|cache| cache.bytes() as u64).sum()
+    }
+
+    fn bytes_for(&self, tokens: u64) -> u64 {
+        self.footprint.state_bytes(tokens)
     }
 
     fn layers(&self) -> Vec<LayerCacheInfo> {

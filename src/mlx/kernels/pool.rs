@@ -5,16 +5,19 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::base::panics::catch;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, signals};
 
 /// How long a worker looks for the next region before it sleeps. Waking one takes about as long.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// How long the caller looks for the end of the last parts before it offers its core to others.
+const PATIENCE: Duration = Duration::from_micros(30);
 
 /// A part of the work panicked: the message says which and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,27 +45,31 @@ struct Apart<T>(T);
 struct Region {
     work: *const (dyn Fn(usize) + Sync),
     parts: usize,
-    claiming: bool,
+    /// All threads take from one queue; else each has its own.
+    shared: bool,
 }
 
 struct Shared {
-    /// Counts the regions; a change starts the workers.
-    epoch: Apart<AtomicU32>,
-    /// Workers that have not finished the region.
-    remaining: Apart<AtomicUsize>,
-    /// The next part to claim.
-    next: Apart<AtomicUsize>,
-    /// Written by the caller while every worker waits, read by the workers during a region.
+    /// The region's number times `REGION`, whether it can be joined, and how many workers are in it.
+    gate: Apart<AtomicU64>,
+    /// For each thread, its next part; the end of its parts follows from their number.
+    next: Vec<Apart<AtomicUsize>>,
+    /// Written by the caller while no worker can join, read by the workers that have joined.
     region: UnsafeCell<Region>,
     failure: Mutex<Option<String>>,
     stop: AtomicBool,
     asleep: Vec<Apart<AtomicBool>>,
 }
 
+/// In the gate: the region can be joined.
+const OPEN: u64 = 1 << 16;
+/// In the gate: one region more.
+const REGION: u64 = 1 << 17;
+
 // SAFETY: `region` is the only member that is not Sync by itself. `Pool::run_as` alone writes it, under
-// the lock `turn` and while no worker is in a region; the workers read it between the release store of
-// `epoch` and their release decrement of `remaining`, which the writer awaits. Its pointer is to a
-// `Sync` closure that outlives the region.
+// the lock `turn`, while the gate is shut and no worker is inside; a worker reads it after it has joined
+// and until it leaves, both of which the gate orders. Its pointer is to a `Sync` closure that outlives the
+// region.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; nothing in it belongs to a thread.
 unsafe impl Send for Shared {}
@@ -80,10 +87,9 @@ impl Pool {
     pub fn new(threads: usize) -> std::io::Result<Pool> {
         let helpers = threads.max(1) - 1;
         let shared = Arc::new(Shared {
-            epoch: Apart(AtomicU32::new(0)),
-            remaining: Apart(AtomicUsize::new(0)),
-            next: Apart(AtomicUsize::new(0)),
-            region: UnsafeCell::new(Region { work: &|_| (), parts: 0, claiming: false }),
+            gate: Apart(AtomicU64::new(0)),
+            next: (0..=helpers).map(|_| Apart(AtomicUsize::new(0))).collect(),
+            region: UnsafeCell::new(Region { work: &|_| (), parts: 0, shared: false }),
             failure: Mutex::new(None),
             stop: AtomicBool::new(false),
             asleep: (0..helpers).map(|_| Apart(AtomicBool::new(false))).collect(),
@@ -93,7 +99,8 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let builder = thread::Builder::new().name(format!("mlxgen-kernel-{}", index + 1));
             // On failure the drop of `pool` ends those that were started.
-            pool.workers.push(builder.spawn(move || shared.serve(index, helpers + 1))?);
+            let serve = move || shared.serve(index, helpers + 1);
+            pool.workers.push(signals::held_back(|| builder.spawn(serve))?);
         }
         Ok(pool)
     }
@@ -104,7 +111,9 @@ impl Pool {
     }
 
     /// Runs `work(part)` for each part in `0..parts` and returns when all are done. Of n threads,
-    /// thread t takes the parts from `parts * t / n` to `parts * (t + 1) / n`.
+    /// thread t takes the parts from `parts * t / n` to `parts * (t + 1) / n` in order, and then what
+    /// is left of the others': a thread that has lost its core to another program holds nobody up,
+    /// except for a part that it has begun.
     ///
     /// When a part panics, its thread leaves out its other parts, the other threads finish theirs,
     /// and the first panic's message is returned. The pool stays usable.
@@ -115,7 +124,8 @@ impl Pool {
         self.run_as(parts, work, false)
     }
 
-    /// As [`Pool::run`], but each thread claims the next part when it is done with one.
+    /// As [`Pool::run`], but all threads take the parts in order, each the next one when it is done
+    /// with one.
     pub fn run_claiming(
         &self,
         parts: usize,
@@ -146,30 +156,34 @@ impl Pool {
                 work,
             )
         };
-        let region = Region { work, parts, claiming };
-        // SAFETY: we hold `turn` and the last region is over, so that no thread reads or writes this.
+        let region = Region { work, parts, shared: claiming };
+        // SAFETY: we hold `turn`, and the last region was shut and left by all workers.
         unsafe { *shared.region.get() = region };
-        shared.next.0.store(0, Ordering::Relaxed);
-        shared.remaining.0.store(self.workers.len(), Ordering::Relaxed);
-        // Sequentially consistent, as is the sleeper's side: either it sees the new epoch or we see
+        let threads = self.threads();
+        for (thread, next) in shared.next.iter().enumerate() {
+            next.0.store(if claiming { 0 } else { parts * thread / threads }, Ordering::Relaxed);
+        }
+        let number = shared.gate.0.load(Ordering::Relaxed) / REGION;
+        // Sequentially consistent, as is the sleeper's side: either it sees the new region or we see
         // that it sleeps.
-        shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        shared.gate.0.store((number + 1) * REGION + OPEN, Ordering::SeqCst);
         for (asleep, worker) in shared.asleep.iter().zip(&self.workers) {
             if asleep.0.load(Ordering::SeqCst) {
                 worker.thread().unpark();
             }
         }
-        shared.take_part(region, 0, self.threads());
-        let mut spins = 0_u32;
-        while shared.remaining.0.load(Ordering::Acquire) != 0 {
-            // The workers are computing: a wait beyond some microseconds means that one has lost its
-            // core, perhaps to us.
-            if spins < 10_000 {
-                spins += 1;
+        shared.take_parts(region, 0, threads);
+        // Workers that have not come yet find nothing to do any more.
+        let mut inside = shared.gate.0.fetch_and(!OPEN, Ordering::AcqRel) % OPEN;
+        let start = Instant::now();
+        while inside != 0 {
+            // A worker is at its last part. If that takes long, it may have lost its core, perhaps to us.
+            if start.elapsed() < PATIENCE {
                 std::hint::spin_loop();
             } else {
                 thread::yield_now();
             }
+            inside = shared.gate.0.load(Ordering::Acquire) % OPEN;
         }
         let mut failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.take().map_or(Ok(()), |message| Err(Panicked(message)))
@@ -178,8 +192,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        self.shared.stop.store(true, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
             // A worker catches what its parts do, so it does not panic.
@@ -192,62 +205,73 @@ impl Shared {
     /// The life of worker `index` among `threads` threads.
     fn serve(&self, index: usize, threads: usize) {
         let mut seen = 0;
-        loop {
-            seen = self.wait(seen, &self.asleep[index].0);
-            if self.stop.load(Ordering::Relaxed) {
-                return;
-            }
-            // SAFETY: the new epoch was published after the region was written; it stays as it is
-            // until `remaining` reaches zero, and we have not counted ourselves off yet.
+        while let Some(number) = self.join(seen, &self.asleep[index].0) {
+            seen = number;
+            // SAFETY: the gate was opened after the region was written, and we are inside: it stays as it
+            // is until we leave.
             let region = unsafe { *self.region.get() };
-            self.take_part(region, index + 1, threads);
-            self.remaining.0.fetch_sub(1, Ordering::Release);
+            self.take_parts(region, index + 1, threads);
+            self.gate.0.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// Waits until the epoch is no longer `seen`; gives the new one.
-    fn wait(&self, seen: u32, asleep: &AtomicBool) -> u32 {
-        let start = Instant::now();
+    /// Waits for a region other than `seen`, joins it and gives its number; none when the pool ends.
+    fn join(&self, seen: u64, asleep: &AtomicBool) -> Option<u64> {
+        let mut start = Instant::now();
         loop {
             for _ in 0..32 {
-                let epoch = self.epoch.0.load(Ordering::Acquire);
-                if epoch != seen {
-                    return epoch;
+                let gate = self.gate.0.load(Ordering::Acquire);
+                if gate / REGION != seen && gate & OPEN != 0 {
+                    let joined = self.gate.0.compare_exchange_weak(
+                        gate,
+                        gate + 1,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    );
+                    if joined.is_ok() {
+                        return Some(gate / REGION);
+                    }
                 }
                 std::hint::spin_loop();
             }
+            if self.stop.load(Ordering::SeqCst) {
+                return None;
+            }
             if start.elapsed() > SPIN {
-                break;
+                asleep.store(true, Ordering::SeqCst);
+                while !self.stop.load(Ordering::SeqCst) {
+                    let gate = self.gate.0.load(Ordering::SeqCst);
+                    if gate / REGION != seen && gate & OPEN != 0 {
+                        break;
+                    }
+                    thread::park();
+                }
+                asleep.store(false, Ordering::Relaxed);
+                start = Instant::now();
             }
         }
-        asleep.store(true, Ordering::SeqCst);
-        let epoch = loop {
-            let epoch = self.epoch.0.load(Ordering::SeqCst);
-            if epoch != seen {
-                break epoch;
-            }
-            thread::park();
-        };
-        asleep.store(false, Ordering::Relaxed);
-        epoch
     }
 
-    /// Runs what thread `thread` of `threads` has to do in `region`, and notes a panic.
-    fn take_part(&self, region: Region, thread: usize, threads: usize) {
+    /// Runs what thread `thread` of `threads` finds to do in `region`, and notes a panic.
+    fn take_parts(&self, region: Region, thread: usize, threads: usize) {
         // SAFETY: the closure lives until the region is over, which it is not before we return.
         let work = unsafe { &*region.work };
         let outcome = caught(|| {
-            if region.claiming {
-                loop {
-                    let part = self.next.0.fetch_add(1, Ordering::Relaxed);
-                    if part >= region.parts {
+            // Its own parts first, then those of the others, in turn.
+            for owner in (thread..threads).chain(0..thread) {
+                let (next, end) = match region.shared {
+                    true => (&self.next[0].0, region.parts),
+                    false => (&self.next[owner].0, region.parts * (owner + 1) / threads),
+                };
+                while next.load(Ordering::Relaxed) < end {
+                    let part = next.fetch_add(1, Ordering::Relaxed);
+                    if part >= end {
                         break;
                     }
                     work(part);
                 }
-            } else {
-                for part in region.parts * thread / threads..region.parts * (thread + 1) / threads {
-                    work(part);
+                if region.shared {
+                    break;
                 }
             }
         });

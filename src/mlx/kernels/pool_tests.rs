@@ -1,4 +1,3 @@
-use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -29,17 +28,40 @@ fn every_part_runs_once() {
 }
 
 #[test]
-fn parts_are_split_evenly_and_in_order() {
+fn each_thread_begins_with_its_own_parts() {
     let pool = Pool::new(3).unwrap();
-    let owners = Mutex::new(vec![None; 10]);
-    pool.run(10, &|part| owners.lock().unwrap()[part] = Some(thread::current().id())).unwrap();
-    let owners = owners.into_inner().unwrap();
-    let groups: Vec<&[Option<thread::ThreadId>]> = vec![&owners[0..3], &owners[3..6], &owners[6..10]];
-    for group in &groups {
-        assert!(group.iter().all(|owner| *owner == group[0]));
+    let taken = Mutex::new(Vec::new());
+    // As long as nobody is through, nobody takes another's parts.
+    pool.run(12, &|part| {
+        taken.lock().unwrap().push((thread::current().id(), part));
+        thread::sleep(Duration::from_millis(2));
+    })
+    .unwrap();
+    let taken = taken.into_inner().unwrap();
+    for first in [0, 4, 8] {
+        let owner = taken.iter().find(|(_, part)| *part == first).unwrap().0;
+        assert_eq!(taken.iter().find(|(id, _)| *id == owner).unwrap().1, first);
     }
-    assert_eq!(groups.iter().map(|group| group[0]).collect::<HashSet<_>>().len(), 3);
-    assert_eq!(owners[0], Some(thread::current().id()));
+    assert_eq!(taken.iter().find(|(_, part)| *part == 0).unwrap().0, thread::current().id());
+}
+
+#[test]
+fn the_parts_of_a_thread_that_does_not_come_are_taken_by_others() {
+    let pool = Pool::new(2).unwrap();
+    let caller = thread::current().id();
+    let taken = AtomicUsize::new(0);
+    // The worker stays in its first part until all others are done.
+    pool.run(40, &|_| {
+        let before = taken.fetch_add(1, Ordering::SeqCst);
+        if thread::current().id() != caller {
+            while taken.load(Ordering::SeqCst) < 40 {
+                thread::yield_now();
+            }
+            assert!(before < 40);
+        }
+    })
+    .unwrap();
+    assert_eq!(taken.into_inner(), 40);
 }
 
 #[test]

@@ -51,8 +51,6 @@ struct mlxgen_output_spec {
   const std::int32_t* shape;
   std::size_t rank;
   std::int32_t type;
-  // The input whose memory this result takes over, changed in place where nobody else holds it; or -1.
-  std::int32_t reuses;
 };
 
 } // extern "C"
@@ -111,11 +109,8 @@ class Call : public mx::Primitive {
  public:
   Call(
       mx::Stream stream,
-      std::shared_ptr<const Kernel> kernel,
-      std::vector<std::int32_t> reuses)
-      : mx::Primitive(stream),
-        kernel_(std::move(kernel)),
-        reuses_(std::move(reuses)) {}
+      std::shared_ptr<const Kernel> kernel)
+      : mx::Primitive(stream), kernel_(std::move(kernel)) {}
 
   void eval_cpu(
       const std::vector<mx::array>& inputs,
@@ -130,33 +125,12 @@ class Call : public mx::Primitive {
     }
     std::vector<mlxgen_output> to;
     to.reserve(outputs.size());
-    std::vector<std::pair<void*, mlxgen_input>> copies;
-    for (std::size_t index = 0; index < outputs.size(); index++) {
-      auto& output = outputs[index];
-      const auto reused = reuses_[index];
-      if (reused < 0) {
-        output.set_data(mx::allocator::malloc(output.nbytes()));
-      } else {
-        const auto& input = inputs[reused];
-        if (input.is_donatable()) {
-          output.copy_shared_buffer(input);
-        } else {
-          output.set_data(mx::allocator::malloc(output.nbytes()));
-          copies.emplace_back(output.data<char>(), from[reused]);
-        }
-        // It reaches the kernel as a result only: never twice.
-        from[reused] = {nullptr, 0};
-      }
+    for (auto& output : outputs) {
+      output.set_data(mx::allocator::malloc(output.nbytes()));
       to.push_back({output.data<char>(), output.nbytes()});
     }
     auto& encoder = mx::cpu::get_command_encoder(stream());
-    encoder.dispatch([kernel = kernel_,
-                      from = std::move(from),
-                      to = std::move(to),
-                      copies = std::move(copies)]() {
-      for (const auto& [target, source] : copies) {
-        std::memcpy(target, source.data, source.bytes);
-      }
+    encoder.dispatch([kernel = kernel_, from = std::move(from), to = std::move(to)]() {
       kernel->run(from, to);
     });
   }
@@ -172,7 +146,6 @@ class Call : public mx::Primitive {
 
  private:
   std::shared_ptr<const Kernel> kernel_;
-  std::vector<std::int32_t> reuses_;
 };
 
 void tell(char* message, std::size_t capacity, const char* text) {
@@ -209,17 +182,14 @@ int mlxgen_kernel_apply(
     }
     std::vector<mx::Shape> shapes;
     std::vector<mx::Dtype> types;
-    std::vector<std::int32_t> reuses;
     for (std::size_t index = 0; index < output_count; index++) {
       const auto& spec = outputs[index];
       shapes.emplace_back(spec.shape, spec.shape + spec.rank);
       types.push_back(type_of(spec.type));
-      reuses.push_back(spec.reuses);
     }
     auto primitive = std::make_shared<Call>(
         *static_cast<const mx::Stream*>(stream),
-        std::move(owned),
-        std::move(reuses));
+        std::move(owned));
     auto made_arrays =
         mx::array::make_arrays(std::move(shapes), types, primitive, arrays);
     for (; made < output_count; made++) {

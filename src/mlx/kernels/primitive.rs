@@ -16,9 +16,8 @@ use crate::mlx::stream::Stream;
 
 /// What is computed when the operation's turn comes.
 pub(crate) trait Kernel: Send + Sync + 'static {
-    /// `inputs` are the elements in row-major order, empty for one whose memory a result has taken
-    /// over. What such a result holds already are that input's elements; other results hold nothing
-    /// of meaning, and every byte of them has to be written.
+    /// `inputs` are the elements in row-major order. `outputs` are the results, which hold nothing of meaning: every
+    /// byte of them has to be written.
     fn run(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()>;
 }
 
@@ -26,14 +25,11 @@ pub(crate) trait Kernel: Send + Sync + 'static {
 pub(crate) struct Output<'a> {
     pub shape: &'a [i32],
     pub dtype: Dtype,
-    /// The input, equal in shape and type, that becomes this result: changed in place where no
-    /// other array shares its memory, else copied first.
-    pub reuses: Option<usize>,
 }
 
 impl<'a> Output<'a> {
     pub(crate) fn float(shape: &'a [i32]) -> Self {
-        Output { shape, dtype: Dtype::Float32, reuses: None }
+        Output { shape, dtype: Dtype::Float32 }
     }
 }
 
@@ -50,16 +46,6 @@ pub(crate) fn apply<const N: usize>(
             shape: output.shape.as_ptr(),
             rank: output.shape.len(),
             dtype: number_of(output.dtype)?,
-            reuses: match output.reuses {
-                None => -1,
-                Some(input) => {
-                    let like = inputs.get(input);
-                    if !like.is_some_and(|a| a.shape() == output.shape && a.dtype() == output.dtype) {
-                        return Err(Error::internal("a kernel's result is unlike the input that it takes over"));
-                    }
-                    input as i32
-                }
-            },
         });
     }
     let contexts: Vec<*const c_void> = inputs.iter().map(|array| array.raw().ctx.cast_const()).collect();
@@ -139,7 +125,6 @@ struct RawSpec {
     shape: *const i32,
     rank: usize,
     dtype: i32,
-    reuses: i32,
 }
 
 unsafe extern "C" {
@@ -182,9 +167,8 @@ unsafe extern "C" fn run_kernel(
             .collect();
         let mut outputs: Vec<&mut [u8]> = outputs
             .iter()
-            // SAFETY: buffers that MLX allocated for these results or took over from an input that
-            // nobody else holds and that is not among the inputs any more: nothing else reads or writes
-            // them until the run ends. Their content is whatever the allocator left there.
+            // SAFETY: buffers that MLX allocated for these results: nothing else reads or writes them until
+            // the run ends. Their content is whatever the allocator left there.
             .map(|output| unsafe { bytes_mut(output.data.cast(), output.bytes) })
             .collect();
         kernel.run(&inputs, &mut outputs)

@@ -29,5 +29,6 @@ pub fn embedding(ids: &Array, weight: &Weight) -> Result<Array> {
             *group,
             *bits,
         ),
+        Weight::Packed(table) => super::fused::packed_rows(ids, table),
     }
 }

@@ -1,7 +1,9 @@
 //! Products with a model's weights.
 
+use super::packed::PackedWeight;
 use crate::base::{Error, Result};
-use crate::mlx::{Array, Dtype, direct_product_limit, prim};
+use crate::mlx::kernels::arena::Arena;
+use crate::mlx::{Array, Dtype, direct_product_limit, kernels, prim};
 
 /// A weight matrix `[outputs, inputs]`, as it is kept.
 #[derive(Clone, Debug)]
@@ -17,6 +19,8 @@ pub enum Weight {
     /// Affine groups along the rows: `scale * q + bias` for `group` consecutive inputs, `bits`
     /// bits each, packed into 32-bit words.
     Affine { packed: Array, scales: Array, biases: Array, group: u32, bits: u32 },
+    /// In the order of our kernels, for results that need not be MLX's to the bit.
+    Packed(PackedWeight),
 }
 
 impl Weight {
@@ -46,6 +50,19 @@ impl Weight {
         Ok(weight)
     }
 
+    /// The same weight in the order of our kernels; as it is where there is no kernel for it.
+    pub fn pack(self, arena: &mut Arena) -> Result<Self> {
+        let packed = match &self {
+            _ if !kernels::AVAILABLE => None,
+            Weight::Dense { matrix, .. } => PackedWeight::dense(arena, matrix)?,
+            Weight::Affine { packed, scales, biases, group, bits } => {
+                PackedWeight::affine(arena, packed, scales, biases, *group, *bits)?
+            }
+            Weight::Packed(_) => None,
+        };
+        Ok(packed.map_or(self, Weight::Packed))
+    }
+
     pub fn affine(packed: Array, scales: Array, biases: Array, group: u32, bits: u32) -> Result<Self> {
         let fits = match (packed.shape(), scales.shape(), biases.shape()) {
             ([rows, words], [scale_rows, groups], bias_shape) => {
@@ -68,6 +85,7 @@ impl Weight {
         match self {
             Weight::Dense { matrix, .. } => matrix.dim(0),
             Weight::Affine { packed, .. } => packed.dim(0),
+            Weight::Packed(packed) => packed.outputs() as i32,
         }
     }
 
@@ -76,6 +94,7 @@ impl Weight {
         match self {
             Weight::Dense { matrix, .. } => matrix.dim(1),
             Weight::Affine { scales, group, .. } => scales.dim(1) * *group as i32,
+            Weight::Packed(packed) => packed.inputs() as i32,
         }
     }
 
@@ -85,6 +104,7 @@ impl Weight {
             Weight::Affine { packed, scales, biases, .. } => {
                 packed.byte_size() + scales.byte_size() + biases.byte_size()
             }
+            Weight::Packed(packed) => packed.byte_size(),
         }
     }
 }
@@ -145,6 +165,7 @@ pub fn linear(x: &Array, weight: &Weight, bias: Option<&Array>) -> Result<Array>
                 None => Ok(product),
             }
         }
+        (Weight::Packed(packed), bias) => super::fused::product(x, packed, bias),
     }
 }
 

@@ -6,13 +6,20 @@
 
 mod attention;
 mod embedding;
+mod fused;
+mod fused_attention;
+#[cfg(all(test, target_os = "linux"))]
+mod fused_tests;
 mod linear;
+mod packed;
 mod pointwise;
 mod rope;
 mod scores;
 
 pub use attention::{attention, attention_of_one, merge_heads, split_heads};
 pub use embedding::{embedding, token_ids};
+pub use fused::{Norm, best, gated_products, joined_products, normalized, normalized_scores, product_onto};
+pub use fused_attention::{CausalAttention, KvSlabs, attend, store};
 pub use linear::{Linear, Weight, linear};
 pub use pointwise::{add, rms_norm, silu_gate};
 pub use rope::{Llama3Scaling, Rope, rope};

@@ -69,6 +69,25 @@ impl Rope {
         Self::of_wavelengths(dims, traditional, prim::select(&medium, &smoothed, &stretched)?)
     }
 
+    pub fn is_traditional(&self) -> bool {
+        self.traditional
+    }
+
+    /// Radians per position of each of the `dims / 2` pairs.
+    pub fn frequencies(&self) -> Result<Vec<f64>> {
+        match &self.kind {
+            Kind::Base { base, scale } => {
+                let dims = f64::from(self.dims);
+                let pairs = 0..self.dims / 2;
+                let power = |pair: i32| f64::from(*base).powf(-2.0 * f64::from(pair) / dims);
+                Ok(pairs.map(|pair| f64::from(*scale) * power(pair)).collect())
+            }
+            Kind::Wavelengths(wavelengths) => {
+                Ok(wavelengths.to_vec::<f32>()?.into_iter().map(|length| 1.0 / f64::from(length)).collect())
+            }
+        }
+    }
+
     fn of_wavelengths(dims: i32, traditional: bool, wavelengths: Array) -> Result<Self> {
         wavelengths.eval()?;
         Ok(Rope { dims, traditional, kind: Kind::Wavelengths(wavelengths) })

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use crate::base::Result;
-use crate::cache::{KvCache, PlainCache};
+use crate::cache::KvCache;
 use crate::mlx::ops::{self, Linear, Weight};
-use crate::mlx::{Array, Mask};
+use crate::mlx::{Array, Dtype, Mask};
 use crate::model::config::ModelConfig;
-use crate::model::footprint::Footprint;
+use crate::model::footprint::{Footprint, Storage};
 use crate::model::graph::{CausalGraph, Pace};
-use crate::model::layers::{Attention, AttentionShape, GatedMlp, RmsNorm, rope_of};
+use crate::model::layers::{Attention, AttentionShape, GatedMlp, Projections, RmsNorm, rope_of};
 use crate::model::registry::FamilyPlan;
 use crate::model::tensors::Tensors;
 use crate::model::weights::{LoadPlan, PlannedLinear};
@@ -90,7 +90,7 @@ pub fn ignores(config: &ModelConfig, name: &str) -> bool {
 }
 
 impl FamilyPlan for LlamaPlan {
-    fn footprint(&self, float_bytes: u64) -> Footprint {
+    fn footprint(&self, storage: Storage) -> Footprint {
         let config = &self.config;
         Footprint {
             layers: config.layers as u64,
@@ -100,7 +100,7 @@ impl FamilyPlan for LlamaPlan {
             kv_heads: config.kv_heads as u64,
             head_dim: config.head_dim as u64,
             vocabulary: config.vocabulary as u64,
-            float_bytes,
+            storage,
         }
     }
 
@@ -123,29 +123,33 @@ impl FamilyPlan for LlamaPlan {
             kv_heads: config.kv_heads as i32,
             head_dim: config.head_dim as i32,
             scale: (config.head_dim as f64).powf(-0.5) as f32,
-            exact: tensors.exact(),
         };
+        let arithmetic = tensors.arithmetic();
         let linear = |planned: &(PlannedLinear, Option<usize>)| tensors.linear(&planned.0, planned.1);
         let norm = |index: usize| -> Result<RmsNorm> {
-            Ok(RmsNorm { gain: tensors.array(index)?, eps: config.norm_eps as f32 })
+            Ok(RmsNorm { gain: tensors.vector(index)?, eps: config.norm_eps as f32, arithmetic })
         };
         let mut layers = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
             layers.push(Layer {
                 attention_norm: norm(layer.attention_norm)?,
-                attention: Attention {
+                attention: Attention::new(
                     shape,
-                    query: linear(&layer.query)?,
-                    key: linear(&layer.key)?,
-                    value: linear(&layer.value)?,
-                    output: linear(&layer.output)?,
-                    rope: rope.clone(),
-                },
+                    Projections {
+                        query: linear(&layer.query)?,
+                        key: linear(&layer.key)?,
+                        value: linear(&layer.value)?,
+                        output: linear(&layer.output)?,
+                    },
+                    rope.clone(),
+                    arithmetic,
+                )?,
                 mlp_norm: norm(layer.mlp_norm)?,
                 mlp: GatedMlp {
                     gate: linear(&layer.gate)?,
                     up: linear(&layer.up)?,
                     down: linear(&layer.down)?,
+                    arithmetic,
                 },
             });
         }
@@ -195,28 +199,20 @@ impl Llama {
 
 impl Layer {
     fn forward(&self, x: &Array, mask: &Mask, cache: &mut dyn KvCache, pace: &mut dyn Pace) -> Result<Array> {
-        let tokens = f64::from(x.dim(1));
-        let normed = self.attention_norm.apply(x)?;
-        let attended = self.attention.forward(&normed, mask, cache, pace)?;
-        let x = ops::add(x, &attended)?;
-        pace.reached(tokens * self.attention.rest_of_work(), &[&x])?;
-
-        let normed = self.mlp_norm.apply(&x)?;
-        let x = ops::add(&x, &self.mlp.forward(&normed, pace)?)?;
-        pace.reached(tokens * self.mlp.rest_of_work(), &[&x])?;
-        Ok(x)
+        let x = self.attention.onto(x, &self.attention_norm, mask, cache, pace)?;
+        self.mlp.onto(&x, &self.mlp_norm, pace)
     }
 }
 
 impl CausalGraph for Llama {
-    fn new_caches(&self) -> Vec<Box<dyn KvCache>> {
-        self.layers.iter().map(|_| Box::new(PlainCache::new()) as Box<dyn KvCache>).collect()
+    fn new_caches(&self, dtype: Dtype) -> Vec<Box<dyn KvCache>> {
+        self.layers.iter().map(|layer| layer.attention.new_cache(dtype)).collect()
     }
 
     fn extend(&self, ids: &Array, caches: &mut [Box<dyn KvCache>], pace: &mut dyn Pace) -> Result<()> {
         let (x, _) = self.body(ids, caches, pace)?;
         if let (Some(layer), Some(cache)) = (self.layers.last(), caches.last_mut()) {
-            layer.attention.remember(&layer.attention_norm.apply(&x)?, cache.as_mut())?;
+            layer.attention.remember(&x, &layer.attention_norm, cache.as_mut())?;
         }
         Ok(())
     }

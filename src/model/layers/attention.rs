@@ -1,10 +1,12 @@
 //! Multi-head attention with grouped keys and values, rotary positions and a cache.
 
+use super::norm::RmsNorm;
 use crate::base::Result;
-use crate::cache::KvCache;
-use crate::mlx::ops::{self, Linear, Rope};
-use crate::mlx::{Array, Mask, prim};
+use crate::cache::{InterleavedCache, KvCache, PlainCache};
+use crate::mlx::ops::{self, CausalAttention, Linear, Rope};
+use crate::mlx::{Array, Dtype, Mask, prim};
 use crate::model::graph::Pace;
+use crate::model::tensors::Arithmetic;
 
 /// What an exponential and the passes around it cost, in multiplications of a matrix product.
 pub(super) const TRANSCENDENTAL: f64 = 600.0;
@@ -19,60 +21,119 @@ pub struct AttentionShape {
     pub kv_heads: i32,
     pub head_dim: i32,
     pub scale: f32,
-    /// MLX's own attention over all keys, as mlx-lm calls it.
-    pub exact: bool,
 }
 
-#[derive(Debug)]
-pub struct Attention {
-    pub shape: AttentionShape,
+/// The projections of a layer's attention.
+pub struct Projections {
     pub query: Linear,
     pub key: Linear,
     pub value: Linear,
     pub output: Linear,
-    pub rope: Rope,
+}
+
+pub struct Attention {
+    shape: AttentionShape,
+    projections: Projections,
+    rope: Rope,
+    /// MLX's own attention over all keys, as mlx-lm calls it.
+    exact: bool,
+    /// Steps of the layer as single operations.
+    fused: Option<CausalAttention>,
 }
 
 impl Attention {
-    /// `x` `[1, tokens, hidden]`: the tokens that follow those of the cache.
-    pub fn forward(
+    pub fn new(
+        shape: AttentionShape,
+        projections: Projections,
+        rope: Rope,
+        arithmetic: Arithmetic,
+    ) -> Result<Self> {
+        let AttentionShape { heads, kv_heads, head_dim, scale } = shape;
+        let fused = match arithmetic {
+            Arithmetic::Kernels => Some(CausalAttention::new(
+                heads as usize,
+                kv_heads as usize,
+                head_dim as usize,
+                scale,
+                &rope,
+            )?),
+            Arithmetic::Exact | Arithmetic::Blas => None,
+        };
+        Ok(Attention { shape, projections, rope, exact: arithmetic == Arithmetic::Exact, fused })
+    }
+
+    /// An empty cache of the kind that this attention works with; `dtype` is that of keys and values where the kind
+    /// leaves a choice.
+    pub fn new_cache(&self, dtype: Dtype) -> Box<dyn KvCache> {
+        match self.fused {
+            Some(_) => Box::new(InterleavedCache::new(dtype)),
+            None => Box::new(PlainCache::new()),
+        }
+    }
+
+    /// `x + attention(norm(x))` for `x` `[1, tokens, hidden]`: the tokens that follow those of the cache.
+    pub fn onto(
         &self,
         x: &Array,
+        norm: &RmsNorm,
         mask: &Mask,
         cache: &mut dyn KvCache,
         pace: &mut dyn Pace,
     ) -> Result<Array> {
+        let tokens = f64::from(x.dim(1));
+        let Projections { query, key, value, output } = &self.projections;
+        let Some(fused) = &self.fused else {
+            let attended = self.forward(&norm.apply(x)?, mask, cache, pace)?;
+            let x = ops::add(x, &output.apply(&attended)?)?;
+            pace.reached(tokens * output.work(), &[&x])?;
+            return Ok(x);
+        };
+        let qkv = ops::joined_products(x, Some(norm.parameters()), &[query, key, value])?;
+        pace.reached(tokens * (query.work() + key.work() + value.work()), &[x, &qkv])?;
+        let attended = cache.attend(&qkv, fused)?;
+        let keys = cache.offset() as f64;
+        let scores = tokens * keys * f64::from(self.shape.heads * self.shape.head_dim * 2);
+        // What is written to the cache is computed with the heads' results.
+        pace.reached(scores, &[x, &attended])?;
+        let x = ops::product_onto(&attended, output, x)?;
+        pace.reached(tokens * output.work(), &[&x])?;
+        Ok(x)
+    }
+
+    /// The heads' results `[1, tokens, heads * dims]` for normalised `x`.
+    fn forward(&self, x: &Array, mask: &Mask, cache: &mut dyn KvCache, pace: &mut dyn Pace) -> Result<Array> {
         let offset = cache.offset() as i32;
         let heads = self.shape.heads;
-        let queries = ops::rope(&ops::split_heads(&self.query.apply(x)?, heads)?, &self.rope, offset)?;
+        let Projections { query, key, value, .. } = &self.projections;
+        let queries = ops::rope(&ops::split_heads(&query.apply(x)?, heads)?, &self.rope, offset)?;
         let tokens = f64::from(x.dim(1));
-        pace.reached(tokens * self.query.work(), &[&queries])?;
+        pace.reached(tokens * query.work(), &[&queries])?;
         let (keys, values) = self.keys_and_values(x, offset)?;
-        pace.reached(tokens * (self.key.work() + self.value.work()), &[&queries, &keys, &values])?;
+        pace.reached(tokens * (key.work() + value.work()), &[&queries, &keys, &values])?;
 
         let (keys, values) = cache.append(&keys, &values)?;
         let attended = self.attend(&queries, &keys, &values, mask, pace)?;
-        self.output.apply(&ops::merge_heads(&attended)?)
+        ops::merge_heads(&attended)
     }
 
     /// Appends the tokens `x` to the cache without attending: all that is left to do in the last
     /// layer when no scores are wanted.
-    pub fn remember(&self, x: &Array, cache: &mut dyn KvCache) -> Result<()> {
-        let (keys, values) = self.keys_and_values(x, cache.offset() as i32)?;
+    pub fn remember(&self, x: &Array, norm: &RmsNorm, cache: &mut dyn KvCache) -> Result<()> {
+        if let Some(fused) = &self.fused {
+            let Projections { key, value, .. } = &self.projections;
+            let kv = ops::joined_products(x, Some(norm.parameters()), &[key, value])?;
+            return cache.store(&kv, fused);
+        }
+        let (keys, values) = self.keys_and_values(&norm.apply(x)?, cache.offset() as i32)?;
         cache.append(&keys, &values)?;
         Ok(())
     }
 
     fn keys_and_values(&self, x: &Array, offset: i32) -> Result<(Array, Array)> {
         let heads = self.shape.kv_heads;
-        let keys = ops::rope(&ops::split_heads(&self.key.apply(x)?, heads)?, &self.rope, offset)?;
-        let values = ops::split_heads(&self.value.apply(x)?, heads)?;
+        let keys = ops::rope(&ops::split_heads(&self.projections.key.apply(x)?, heads)?, &self.rope, offset)?;
+        let values = ops::split_heads(&self.projections.value.apply(x)?, heads)?;
         Ok((keys, values))
-    }
-
-    /// Multiplications of a token that `forward` has not reported itself.
-    pub fn rest_of_work(&self) -> f64 {
-        self.output.work()
     }
 
     fn score_work(&self, tokens: f64, keys: f64) -> f64 {
@@ -90,10 +151,10 @@ impl Attention {
     ) -> Result<Array> {
         let tokens = queries.dim(2);
         match mask {
-            Mask::None if tokens == 1 && !self.shape.exact => {
+            Mask::None if tokens == 1 && !self.exact => {
                 ops::attention_of_one(queries, keys, values, self.shape.scale)
             }
-            Mask::Causal if tokens > BLOCK && !self.shape.exact => {
+            Mask::Causal if tokens > BLOCK && !self.exact => {
                 self.attend_in_blocks(queries, keys, values, pace)
             }
             _ => self.attend_to_all(queries, keys, values, mask, pace),

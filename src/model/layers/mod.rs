@@ -4,7 +4,7 @@ mod attention;
 mod mlp;
 mod norm;
 
-pub use attention::{Attention, AttentionShape};
+pub use attention::{Attention, AttentionShape, Projections};
 pub use mlp::GatedMlp;
 pub use norm::RmsNorm;
 

@@ -51,6 +51,23 @@ pub enum PlannedLinear {
     Affine { weight: usize, scales: usize, biases: usize, bits: u32, group: u32 },
 }
 
+impl PlannedLinear {
+    /// The index that names it: that of the numbers.
+    pub fn weight(&self) -> usize {
+        match *self {
+            PlannedLinear::Plain { weight } | PlannedLinear::Affine { weight, .. } => weight,
+        }
+    }
+
+    /// All its indices.
+    pub fn tensors(&self) -> Vec<usize> {
+        match *self {
+            PlannedLinear::Plain { weight } => vec![weight],
+            PlannedLinear::Affine { weight, scales, biases, .. } => vec![weight, scales, biases],
+        }
+    }
+}
+
 /// One conversion from tensors of the files to kept tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
@@ -72,6 +89,7 @@ pub struct LoadPlan {
     quantization: Option<Quantization>,
     keep: Keep,
     kept: Vec<KeptTensor>,
+    linears: Vec<PlannedLinear>,
     jobs: Vec<Job>,
     /// For each tensor of the files.
     used: Vec<bool>,
@@ -88,6 +106,7 @@ impl LoadPlan {
             quantization,
             keep,
             kept: Vec::new(),
+            linears: Vec::new(),
             jobs: Vec::new(),
             used,
             forms: BTreeMap::new(),
@@ -112,6 +131,12 @@ impl LoadPlan {
     /// Keeps the matrix of a linear layer or an embedding: `{path}.weight`, `[out, in]`, with
     /// `{path}.scales` and `{path}.biases` if it is packed.
     pub fn linear(&mut self, path: &str, out: usize, in_: usize) -> Result<PlannedLinear> {
+        let linear = self.find_linear(path, out, in_)?;
+        self.linears.push(linear);
+        Ok(linear)
+    }
+
+    fn find_linear(&mut self, path: &str, out: usize, in_: usize) -> Result<PlannedLinear> {
         let name = format!("{path}.weight");
         let index = self.files.position(&name).ok_or_else(|| self.files.missing(&name))?;
         match self.files.tensors()[index].encoding {
@@ -306,6 +331,19 @@ impl LoadPlan {
 
     pub fn kept(&self) -> &[KeptTensor] {
         &self.kept
+    }
+
+    /// All matrices that were asked for.
+    pub fn linears(&self) -> &[PlannedLinear] {
+        &self.linears
+    }
+
+    /// Bytes of the largest matrix.
+    pub fn largest_linear(&self) -> u64 {
+        let bytes = |linear: &PlannedLinear| -> u64 {
+            linear.tensors().into_iter().map(|index| self.kept[index].bytes).sum()
+        };
+        self.linears.iter().map(bytes).max().unwrap_or(0)
     }
 
     /// Bytes of all kept tensors.

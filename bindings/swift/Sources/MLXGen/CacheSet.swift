@@ -12,18 +12,28 @@ public final class CacheSet: Sendable {
     /// on this queue, so that the next call finds it free.
     let queue = DispatchQueue(label: "mlxgen.cache")
 
+    /// The element type of keys and values.
+    public enum KVType: Int32, Sendable {
+        /// float16 where the library's own kernels compute, on Linux; else the model's compute type.
+        case automatic = 0
+        case float32, float16, bfloat16
+    }
+
     /// Makes an empty set.
     ///
     /// - Parameters:
     ///   - model: the model that computes it; only this model can use it.
     ///   - capacity: most tokens that it may hold; 0: the model's context limit.
-    /// - Throws: ``MLXGenError``: `outOfMemory`, `invalidArgument`.
-    public convenience init(_ model: Model, capacity: Int = 0) async throws {
+    ///   - kvType: the element type of keys and values.
+    /// - Throws: ``MLXGenError``: `outOfMemory`, `invalidArgument`, `unsupported` if the model keeps keys
+    ///   and values in another type.
+    public convenience init(_ model: Model, capacity: Int = 0, kvType: KVType = .automatic) async throws {
         let capacity: UInt64 = try unsigned(capacity, "capacity")
         let handle = try await DispatchQueue.engineCalls.offload {
             var options = mlxgen_cache_options()
             _ = mlxgen_cache_options_init(&options, MemoryLayout.size(ofValue: options))
             options.capacity = capacity
+            options.kv_type = kvType.rawValue
             return try make(mlxgen_cache_release) {
                 mlxgen_cache_new(model.handle.pointer, &options, $0, $1)
             }

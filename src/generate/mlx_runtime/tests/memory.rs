@@ -1,15 +1,22 @@
 //! Estimates that admission relies on, and what stays behind.
 
 use super::tiny::{Tiny, exact, load, never, new_state, open, prompt, read};
+use crate::base::options::ModelOptions;
 use crate::generate::mlx_runtime::backend;
+use crate::generate::mlx_runtime::model::MlxModel;
 use crate::generate::runtime::{ModelSource, TokenModel};
 use crate::mlx::memory;
 
 #[test]
 fn states_and_forwards_stay_within_their_estimates() {
     let folder = Tiny::new(false, false).write();
-    let model = load(folder.path(), &exact()).unwrap();
-    let mut state = new_state(&model);
+    for options in [exact(), ModelOptions::default()] {
+        check_estimates(&load(folder.path(), &options).unwrap());
+    }
+}
+
+fn check_estimates(model: &MlxModel) {
+    let mut state = new_state(model);
     let mut covered = 0;
     for count in [1usize, 100, 200, 256, 300] {
         let before = memory::active() as u64;
@@ -17,9 +24,9 @@ fn states_and_forwards_stay_within_their_estimates() {
         memory::reset_peak();
         model.prefill(state.as_mut(), &prompt(count), &never()).unwrap();
         covered = end;
-        assert!(state.bytes() <= model.state_bytes(covered));
+        assert!(state.bytes() <= state.bytes_for(covered));
         let peak = memory::peak() as u64;
-        let estimate = model.state_bytes(end) + model.workspace_bytes(count as u64, end);
+        let estimate = state.bytes_for(end) + model.workspace_bytes(count as u64, end);
         assert!(peak.saturating_sub(before) <= estimate, "{peak} after {before}, estimated {estimate}");
     }
 }
@@ -27,13 +34,15 @@ fn states_and_forwards_stay_within_their_estimates() {
 #[test]
 fn a_load_stays_within_its_estimate() {
     let folder = Tiny::new(false, false).write();
-    let estimate = open(folder.path(), &exact()).unwrap().load_bytes();
-    let before = memory::active() as u64;
-    memory::reset_peak();
-    let model = load(folder.path(), &exact()).unwrap();
-    assert!(memory::peak() as u64 - before <= estimate);
-    drop(model);
-    assert!(memory::active() as u64 <= before);
+    for options in [exact(), ModelOptions::default()] {
+        let estimate = open(folder.path(), &options).unwrap().load_bytes();
+        let before = memory::active() as u64;
+        memory::reset_peak();
+        let model = load(folder.path(), &options).unwrap();
+        assert!(memory::peak() as u64 - before <= estimate);
+        drop(model);
+        assert!(memory::active() as u64 <= before);
+    }
 }
 
 #[test]

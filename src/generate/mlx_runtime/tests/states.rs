@@ -93,7 +93,7 @@ fn the_context_is_never_exceeded() {
     assert_eq!(state.offset(), CONTEXT as u64 - 1);
     model.logits(state.as_mut(), &[1], &never()).unwrap();
     assert_eq!(model.logits(state.as_mut(), &[1], &never()).unwrap_err().code(), Code::ContextFull);
-    let mut small = model.new_state(&CacheOptions { capacity: 4 }).unwrap();
+    let mut small = model.new_state(&CacheOptions { capacity: 4, ..CacheOptions::default() }).unwrap();
     assert_eq!(model.prefill(small.as_mut(), &[1; 5], &never()).unwrap_err().code(), Code::ContextFull);
     let limited = ModelOptions { context_limit: 6, ..exact() };
     let limited = load(Tiny::new(false, false).write().path(), &limited).unwrap();

@@ -51,6 +51,11 @@ class Server:
         np.save(out, oracle.scores(model, prompt, chunk, tokens[:-1]))
         return tokens
 
+    def forced(self, folder: str, tokens: Any, out: str) -> None:
+        """In the file `out` the scores after each of the tokens, read in one forward."""
+        scores = self.model(folder)(mx.array([tokens]))[0]
+        np.save(out, np.array(scores.astype(mx.float32)))
+
     def sampled(self, folder: str, prompt: Any, options: Any, seed: int, count: int) -> Any:
         return oracle.sampled(self.model(folder), prompt, options, seed, count)
 

@@ -1,13 +1,14 @@
 # The few commands of this repository. Each sets up what a fresh machine lacks (on Debian as root; elsewhere
 # it says what is missing) and leaves alone what is there. `cargo xtask` lists the finer ones.
 
-.PHONY: help demo test bench build dist clean
+.PHONY: help demo test bench bench-peers build dist clean
 
 help:
 	@echo 'make demo    build everything and stream an answer from a real model'
 	@echo '             (make demo MODEL=folder-or-file.gguf PROMPT="...")'
 	@echo 'make test    run every test'
 	@echo 'make bench   measure what the library promises, against mlx-lm in the same run'
+	@echo 'make bench-peers  install llama.cpp, compiled here, for make bench to compare with too'
 	@echo 'make build   the library, as a folder that can be moved: target/dist'
 	@echo 'make dist    the same as an archive'
 	@echo 'make clean   remove everything that was built or fetched'
@@ -21,6 +22,9 @@ test: rust
 
 bench: rust
 	@cargo xtask bench
+
+bench-peers: rust
+	@cargo xtask bench-peers
 
 build: rust
 	@cargo xtask build

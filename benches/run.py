@@ -30,6 +30,8 @@ from support.paths import BINDING, FAKE_LIBRARY, HEADER, REAL_LIBRARY, TARGET, s
 from support.reference_weights import smollm2_folder  # noqa: E402
 
 OUT = TARGET / "bench"
+#: The environment that `make bench-peers` makes.
+PEERS = TARGET / "peers"
 MIB = 1 << 20
 
 
@@ -56,9 +58,11 @@ class Figure:
 class Side:
     """A worker process that measures on request."""
 
-    def __init__(self, script: str, arguments: List[str], variables: Dict[str, str]) -> None:
+    def __init__(
+        self, script: str, arguments: List[str], variables: Dict[str, str], python: str = sys.executable
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(ROOT / "benches" / script), *arguments],
+            [python, str(ROOT / "benches" / script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -96,6 +100,26 @@ def reference(path: Path, same_blas: bool) -> Side:
     return Side("worker_reference.py", [str(path)], environment(same_blas))
 
 
+def llama(path: Path) -> Side:
+    python = PEERS / "bin" / "python"
+    return Side("worker_llama.py", [str(path), str(THREADS)], dict(os.environ), str(python))
+
+
+def requantized() -> Path:
+    """The model in Q4_0, made by llama.cpp from the Q4_1 file."""
+    target = OUT / "SmolLM2-135M-Instruct.Q4_0.gguf"
+    if not target.exists():
+        OUT.mkdir(parents=True, exist_ok=True)
+        script = str(ROOT / "benches" / "worker_llama.py")
+        part = target.with_suffix(".part")
+        subprocess.run(
+            [str(PEERS / "bin" / "python"), script, "quantize", str(smollm2()), str(part)],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        part.rename(target)
+    return target
+
+
 def prompt(size: int) -> List[int]:
     """Ids without meaning, below SmolLM2's vocabulary."""
     return [1000 + i * 7919 % 40000 for i in range(size)]
@@ -116,10 +140,9 @@ def alternating(
         for step in turn if number % 2 == 0 else reversed(turn):
             step()
     ratio = statistics.median(x / y for x, y in zip(left, right))
-    detail = (
-        f"{statistics.median(left):.1f} against {statistics.median(right):.1f} tokens/s, "
-        f"{pairs} pairs"
-    )
+    print(f"  {name}: {ratio:.3g}", file=sys.stderr, flush=True)
+    unit = "s" if op == "first" else "tokens/s"
+    detail = f"{statistics.median(left):.3g} against {statistics.median(right):.3g} {unit}, {pairs} pairs"
     return Figure(name, ratio, "x", target, detail=detail)
 
 
@@ -150,6 +173,38 @@ def against_mlx_lm(pairs: int) -> List[Figure]:
         )
     )
     stock.close()
+    mine.close()
+    return figures
+
+
+def against_llama_cpp(pairs: int) -> List[Figure]:
+    """The shipped Q4_1 file here; llama.cpp on the same file and on its own Q4_0, which it repacks."""
+    if not (PEERS / "bin" / "python").exists():
+        print("llama.cpp is left out: `make bench-peers` installs it", file=sys.stderr)
+        return []
+    figures = []
+    mine = ours(smollm2())
+    for form, path, bounds in (
+        ("Q4_1", smollm2(), (1.7, 2.3, 1.8)),
+        ("Q4_0", requantized(), (1.5, 1.2, 1.8)),
+    ):
+        theirs = llama(path)
+        decode, prefill, far = bounds
+        cases: List[tuple[str, str, float, Dict[str, Any]]] = [
+            ("decode at 512", "decode", decode, {"prompt": prompt(512), "count": 64}),
+            ("prefill of 512", "prefill", prefill, {"prompt": prompt(512)}),
+            ("decode at 4096", "decode", far, {"prompt": prompt(4096), "count": 32}),
+        ]
+        for what, op, target, arguments in cases:
+            name = f"{what}, against llama.cpp on {form}"
+            figures.append(alternating(name, mine, theirs, pairs, op, target, **arguments))
+        first = alternating(
+            f"time to first token of 40, against llama.cpp on {form}",
+            mine, theirs, pairs, "first", 0.6, prompt=prompt(40),
+        )
+        first.at_most = True
+        figures.append(first)
+        theirs.close()
     mine.close()
     return figures
 
@@ -245,6 +300,7 @@ GROUPS: Dict[str, Callable[[int], List[Figure]]] = {
     "session": session,
     "cancelling": cancelling,
     "mlx-lm": against_mlx_lm,
+    "llama.cpp": against_llama_cpp,
 }
 
 

@@ -6,12 +6,14 @@ import json
 import sys
 import threading
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import mlxgen
 
 
 class Worker:
+    #: A cache set that holds the prompt of the last decoding but its last token.
+    _decoded: Optional[mlxgen.CacheSet] = None
     #: A cache set that holds the beginning of the prompt whose prefills are cancelled.
     _begun: mlxgen.CacheSet
 
@@ -22,12 +24,18 @@ class Worker:
         self.load_seconds = time.perf_counter() - begin
 
     def decode(self, prompt: List[int], count: int) -> float:
-        """Tokens per second from the first token to the last."""
+        """Tokens per second from the first token to the last. What was read of the prompt in an earlier
+        turn is kept."""
         times: List[float] = []
-        for event in self._model.generate(prompt, max_tokens=count, ignore_eos=True):
+        if self._decoded is None or self._decoded.tokens != prompt[:-1]:
+            self._decoded = self._model.new_cache()
+            self._decoded.append(prompt[:-1])
+        stream = self._model.generate(prompt, cache=self._decoded, max_tokens=count, ignore_eos=True)
+        for event in stream:
             if isinstance(event, mlxgen.TextEvent):
                 times.extend([time.perf_counter()] * len(event.tokens))
         assert len(times) == count
+        self._decoded.truncate(len(prompt) - 1)
         return (count - 1) / (times[-1] - times[0])
 
     def prefill(self, prompt: List[int]) -> float:
@@ -37,6 +45,10 @@ class Worker:
             if isinstance(event, mlxgen.TextEvent) and event.tokens:
                 return len(prompt) / (time.perf_counter() - begin)
         raise AssertionError("no token came")
+
+    def first(self, prompt: List[int]) -> float:
+        """Seconds to the first new token."""
+        return len(prompt) / self.prefill(prompt)
 
     def begin(self, prompt: List[int]) -> float:
         """Reads what the cancelled prefills have behind them; seconds."""

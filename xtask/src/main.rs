@@ -38,6 +38,7 @@ usage: cargo xtask <task>
   demo                stream an answer from a model (MODEL and PROMPT in the environment)
   test [PART...]      run every test, or the steps whose names contain a part
   bench [ARGUMENT...] measure what the library promises (--pairs N, --only NAME...)
+  bench-peers         install llama.cpp for 'bench' to compare with
   exports             check what the built libraries export against exports.txt
   swift               set up a Swift where there is none (Debian, as root)
   swift test          build and test the Swift binding and example
@@ -69,6 +70,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         },
         ["rooms"] => rooms::check(&root()),
         ["demo"] => examples::demo(&root()),
+        ["bench-peers"] => python::peers(&root()),
         ["bench", arguments @ ..] => python::bench(&root(), arguments),
         ["test", only @ ..] => test::run(&root(), only),
         ["exports"] => exports::check(&root()),

@@ -75,6 +75,47 @@ pub fn types(root: &Path) -> Result<()> {
     process::visible(Command::new(python).args(["-m", "mypy"]).current_dir(root.join("bindings/python")))
 }
 
+/// Installs what the benchmarks compare with besides mlx-lm: llama.cpp, compiled here for this very processor.
+pub fn peers(root: &Path) -> Result<()> {
+    tools::require(&[&tools::VENV, &tools::CMAKE, &tools::CXX])?;
+    environment(root)?;
+    let model = smollm2::file(root)?;
+    let folder = root.join("target/peers");
+    let interpreter = folder.join("bin/python");
+    let requirements = root.join("benches/peers.txt");
+    let pinned = fs::read_to_string(&requirements)?;
+    let place = folder.to_string_lossy();
+    let steps = Steps::new("python", root.join("target/stamps"))?;
+    steps.run("peers", &[&pinned, &place], &[&interpreter], || {
+        process::quiet(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+        let install = |flags: &str| {
+            process::quiet(
+                Command::new(&interpreter)
+                    .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
+                    .args(["--no-cache-dir", "--force-reinstall"])
+                    .args(["--no-binary", "llama-cpp-python", "--requirement"])
+                    .arg(&requirements)
+                    .env(
+                        "CMAKE_ARGS",
+                        format!("-DGGML_NATIVE=ON -DCMAKE_C_FLAGS={flags} -DCMAKE_CXX_FLAGS={flags}"),
+                    ),
+            )
+        };
+        let works = || {
+            let worker = root.join("benches/worker_llama.py");
+            process::quiet(Command::new(&interpreter).arg(worker).arg("check").arg(&model))
+        };
+        install("")?;
+        if works().is_err() && cfg!(target_arch = "x86_64") {
+            // Some virtual machines announce AMX and then refuse its instructions.
+            install("'-mno-amx-tile -mno-amx-int8 -mno-amx-bf16'")?;
+            works()?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
 /// Runs the benchmarks; `arguments` go to `benches/run.py`.
 pub fn bench(root: &Path, arguments: &[&str]) -> Result<()> {
     for fake in [true, false] {

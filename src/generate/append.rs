@@ -36,7 +36,7 @@ impl AppendRow {
         let plan = PrefillPlan {
             length: self.tokens.len() as u64,
             chunk: self.chunk,
-            tail_split: true,
+            last: self.sequence.model().final_width(),
             snapshot_at: None,
         };
         let (end, last) = match plan.unit(self.done as u64)? {

@@ -136,7 +136,7 @@ impl<O: Outbox> GenerationRow<O> {
         let plan = PrefillPlan {
             length: self.request.prompt.len() as u64,
             chunk: self.request.chunk,
-            tail_split: true,
+            last: self.sequence.model().final_width(),
             snapshot_at: None,
         };
         let position = self.sequence.len();
@@ -146,9 +146,10 @@ impl<O: Outbox> GenerationRow<O> {
         };
         let nothing_may_follow = self.end_by_count();
         if last && nothing_may_follow.is_none() {
-            let token = self.request.prompt[position];
-            self.dispatch(StepInput::Tokens(&[token]), 0, surroundings)?;
-            self.sequence.commit(token);
+            let tokens = self.request.prompt[position..end].to_vec();
+            self.sequence.admit(tokens.len() as u64, end as u64, surroundings)?;
+            self.dispatch(StepInput::Tokens(&tokens), 0, surroundings)?;
+            tokens.into_iter().for_each(|token| self.sequence.commit(token));
             self.sequence.refresh();
             self.send_prefill();
             return Ok(Advance::Moved);

@@ -9,8 +9,8 @@ pub struct PrefillPlan {
     pub length: u64,
     /// Most tokens of a forward.
     pub chunk: u64,
-    /// Forward the last token alone, as mlx-lm does.
-    pub tail_split: bool,
+    /// Most tokens of the forward whose last position is projected; 1: the last token alone, as mlx-lm does.
+    pub last: u64,
     /// Stop there once, so that the state at this position can be kept.
     pub snapshot_at: Option<u64>,
 }
@@ -47,11 +47,10 @@ impl PrefillPlan {
             return Ok(PrefillUnit::Drain { end, snapshot: end == snapshot });
         }
         let remaining = self.length - position;
-        let most_for_final = if self.tail_split { 1 } else { self.chunk };
-        if remaining <= most_for_final {
+        if remaining <= self.last.clamp(1, self.chunk) {
             return Ok(PrefillUnit::Final { end: self.length });
         }
-        let drained = if self.tail_split { self.chunk.min(remaining - 1) } else { self.chunk };
+        let drained = self.chunk.min(remaining - 1);
         Ok(PrefillUnit::Drain { end: position + drained, snapshot: false })
     }
 }
@@ -78,7 +77,7 @@ mod tests {
     }
 
     fn plan(length: u64, chunk: u64) -> PrefillPlan {
-        PrefillPlan { length, chunk, tail_split: true, snapshot_at: None }
+        PrefillPlan { length, chunk, last: 1, snapshot_at: None }
     }
 
     #[test]
@@ -98,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn without_tail_split_the_last_chunk_is_projected() {
-        let plan = PrefillPlan { tail_split: false, ..plan(5000, 2048) };
+    fn the_last_forward_may_be_wider() {
+        let plan = PrefillPlan { last: u64::MAX, ..plan(5000, 2048) };
         assert_eq!(widths(plan), [(2048, false), (2048, false), (904, false)]);
         let even = PrefillPlan { length: 4096, ..plan };
         assert_eq!(widths(even), [(2048, false), (2048, false)]);
@@ -117,8 +116,8 @@ mod tests {
         for length in 1..70 {
             for chunk in 1..20 {
                 for snapshot_at in [None, Some(0), Some(1), Some(7), Some(length), Some(length + 3)] {
-                    for tail_split in [false, true] {
-                        let plan = PrefillPlan { length, chunk, tail_split, snapshot_at };
+                    for last in [1, 5, 100] {
+                        let plan = PrefillPlan { length, chunk, last, snapshot_at };
                         let widths = widths(plan);
                         assert_eq!(widths.iter().map(|(width, _)| width).sum::<u64>(), length);
                         assert!(widths.iter().all(|(width, _)| (1..=chunk).contains(width)));

@@ -99,6 +99,11 @@ pub trait TokenModel {
     /// Greatest transient bytes of a forward of `tokens` tokens that ends at position `end`.
     fn workspace_bytes(&self, tokens: u64, end: u64) -> u64;
 
+    /// Most tokens of the forward that ends a prompt and whose last position is projected.
+    fn final_width(&self) -> u64 {
+        1
+    }
+
     /// Forwards `tokens` without the vocabulary head and evaluates the state. Checks `cancel`
     /// between groups of layers; when CANCELLED, none of `tokens` is covered.
     fn prefill(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<()>;

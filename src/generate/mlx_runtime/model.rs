@@ -102,6 +102,14 @@ impl TokenModel for MlxModel {
         self.footprint.workspace_bytes(tokens, end)
     }
 
+    fn final_width(&self) -> u64 {
+        match self.arithmetic {
+            // No bit changes, and a short prompt is read in one pass over the weights. Longer ones are cancelled sooner.
+            Arithmetic::Kernels => 64,
+            Arithmetic::Exact | Arithmetic::Blas => 1,
+        }
+    }
+
     fn prefill(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<()> {
         cancel.check()?;
         let state = self.open(state)?;

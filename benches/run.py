@@ -90,10 +90,10 @@ class Side:
         self._process.wait()
 
 
-def ours(path: Path) -> Side:
+def ours(path: Path, threads: int = THREADS) -> Side:
     variables = {**os.environ, "PYTHONPATH": str(BINDING)}
     variables.setdefault("MLXGEN_LIBRARY", str(REAL_LIBRARY))
-    return Side("worker_ours.py", [str(path), str(THREADS)], variables)
+    return Side("worker_ours.py", [str(path), str(threads)], variables)
 
 
 def reference(path: Path, same_blas: bool) -> Side:
@@ -209,19 +209,77 @@ def against_llama_cpp(pairs: int) -> List[Figure]:
     return figures
 
 
-def compiled(name: str, library: Path) -> Path:
-    """A C program of this folder, linked to the library where it lies."""
+def half_precision(_pairs: int) -> List[Figure]:
+    """The file's own half-precision weights in mlx-lm: one short run, for it takes minutes."""
+    folder = smollm2_folder("half")
+    mine, theirs = ours(folder), reference(folder, same_blas=False)
+    arguments: Dict[str, Any] = {"prompt": prompt(8), "count": 4}
+    mine.ask("whole", **arguments)
+    here = statistics.median(mine.ask("whole", **arguments) for _ in range(5))
+    there = theirs.ask("whole", **arguments)
+    mine.close()
+    theirs.close()
+    detail = f"{here:.3g} against {there:.3g} s, 8 + 4 tokens, one run of mlx-lm"
+    return [Figure("half-precision weights, against mlx-lm", there / here, "x", 300, detail=detail)]
+
+
+def bandwidth(pairs: int) -> List[Figure]:
+    """Decoding with dense weights is reading them: how near it comes to a plain read."""
+    binary = compiled("read", None)
+    figures = []
+    for kind, size in (("bfloat16", 2), ("float32", 4)):
+        side = ours(smollm2_folder(kind))
+        weights = 134_515_008 * size
+        shares, speeds = [], []
+        side.ask("decode", prompt=prompt(16), count=8)
+        for _ in range(pairs):
+            plain = output([str(binary), str(weights), str(THREADS)])["bytes_per_second"]
+            speed = side.ask("decode", prompt=prompt(16), count=24) * weights
+            shares.append(speed / plain)
+            speeds.append((speed / 1e9, plain / 1e9))
+        side.close()
+        mine, plain = (statistics.median(column) for column in zip(*speeds))
+        figures.append(
+            Figure(
+                f"decode of {kind} weights, of a plain read", statistics.median(shares), "x", 0.75,
+                detail=f"{mine:.1f} of {plain:.1f} GB/s, {pairs} pairs",
+            )
+        )
+    return figures
+
+
+def growth(_pairs: int) -> List[Figure]:
+    """Cost as work grows, GGUF Q4_1."""
+    figures = []
+    for threads in (1, 2):
+        side = ours(smollm2(), threads)
+        for context in (128, 1024, 4096, 8000):
+            speed = statistics.median(
+                side.ask("decode", prompt=prompt(context), count=32) for _ in range(3)
+            )
+            figures.append(
+                Figure(f"decode at {context}, {threads} threads", 1000 / speed, "ms a token")
+            )
+        for size in (16, 64, 256, 512, 2048):
+            speed = statistics.median(side.ask("prefill", prompt=prompt(size)) for _ in range(3))
+            figures.append(Figure(f"prefill of {size}, {threads} threads", speed, "tokens/s"))
+        side.close()
+    return figures
+
+
+def compiled(name: str, library: Optional[Path]) -> Path:
+    """A C program of this folder, linked to the library where it lies, if it needs one."""
     OUT.mkdir(parents=True, exist_ok=True)
     binary = OUT / name
-    folder = library.parent
-    subprocess.run(
-        [
-            os.environ.get("CC", "cc"), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror",
-            f"-I{HEADER.parent}", str(ROOT / "benches" / "c" / f"{name}.c"), "-o", str(binary),
-            f"-L{folder}", "-lmlxgen", f"-Wl,-rpath,{folder}",
-        ],
-        check=True,
-    )
+    command = [
+        os.environ.get("CC", "cc"), "-std=c99", "-O3", "-Wall", "-Wextra", "-Werror", "-pthread",
+        f"-I{HEADER.parent}", str(ROOT / "benches" / "c" / f"{name}.c"), "-o", str(binary),
+    ]
+    if library is None:
+        command.append("-march=native")
+    else:
+        command += [f"-L{library.parent}", "-lmlxgen", f"-Wl,-rpath,{library.parent}"]
+    subprocess.run(command, check=True)
     return binary
 
 
@@ -254,9 +312,13 @@ def session(pairs: int) -> List[Figure]:
     """Whole processes from their start: loading, first token, memory."""
     binary = compiled("session", REAL_LIBRARY)
     figures = []
-    for label, path in (("GGUF Q4_1", smollm2()), ("float32 folder", smollm2_folder("float32"))):
-        runs = [output([str(binary), str(path), "512", "16"]) for _ in range(min(pairs, 3))]
+    folder = smollm2_folder("float32")
+    for label, path, size in (
+        ("GGUF Q4_1", smollm2(), 512), ("GGUF Q4_1", smollm2(), 4096), ("float32 folder", folder, 512),
+    ):
+        runs = [output([str(binary), str(path), str(size), "16"]) for _ in range(min(pairs, 3))]
         middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        label += f", prompt of {size}"
         figures.append(Figure(f"load, {label}", middle["load_seconds"], "s"))
         over = middle["peak_resident_bytes"] - middle["weight_bytes"] - middle["cache_bytes"]
         figures.append(
@@ -300,6 +362,9 @@ GROUPS: Dict[str, Callable[[int], List[Figure]]] = {
     "session": session,
     "cancelling": cancelling,
     "mlx-lm": against_mlx_lm,
+    "half": half_precision,
+    "bandwidth": bandwidth,
+    "growth": growth,
     "llama.cpp": against_llama_cpp,
 }
 

@@ -50,6 +50,15 @@ class Worker:
         """Seconds to the first new token."""
         return len(prompt) / self.prefill(prompt)
 
+    def whole(self, prompt: List[int], count: int) -> float:
+        """Seconds to read a prompt and generate."""
+        begin = time.perf_counter()
+        tokens = 0
+        for event in self._model.generate(prompt, max_tokens=count, ignore_eos=True):
+            tokens += len(event.tokens) if isinstance(event, mlxgen.TextEvent) else 0
+        assert tokens == count
+        return time.perf_counter() - begin
+
     def begin(self, prompt: List[int]) -> float:
         """Reads what the cancelled prefills have behind them; seconds."""
         begin = time.perf_counter()

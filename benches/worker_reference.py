@@ -31,6 +31,13 @@ class Worker:
         assert len(times) == count
         return (count - 1) / (times[-1] - times[0])
 
+    def whole(self, prompt: List[int], count: int) -> float:
+        """Seconds to read a prompt and generate."""
+        begin = time.perf_counter()
+        assert sum(1 for _ in self._steps(prompt, count)) == count
+        mx.synchronize()
+        return time.perf_counter() - begin
+
     def prefill(self, prompt: List[int]) -> float:
         """Prompt tokens per second until the first new token."""
         begin = time.perf_counter()

@@ -15,11 +15,12 @@ REVISION = 1
 
 
 def smollm2_folder(kind: str) -> Path:
-    """`quantized` (the GGUF's own packed weights, float32 scales) or `float32` (dequantised).
+    """`quantized` (the GGUF's own packed weights, float32 scales), `half` (its own scales),
+    `float32` or `bfloat16` (dequantised).
 
     Made in a process of its own, because this one must not load mlx.
     """
-    assert kind in ("quantized", "float32")
+    assert kind in ("quantized", "half", "float32", "bfloat16")
     folder = TARGET / "reference" / f"smollm2-{kind}-{REVISION}"
     if folder.is_dir():
         return folder

@@ -42,8 +42,11 @@ def unpermuted(rows: mx.array, heads: int) -> mx.array:
     return split.swapaxes(1, 2).reshape(rows.shape)
 
 
-def convert(gguf: Path, folder: Path, dequantize: bool) -> Dict[str, Any]:
-    """Writes config and weights: quantised with float32 scales, or all float32."""
+def convert(gguf: Path, folder: Path, kind: str) -> Dict[str, Any]:
+    """Writes config and weights: `quantized` with float32 scales or, as in the file, `half`; or all
+    dequantised to `float32` or `bfloat16`."""
+    dequantize = kind in ("float32", "bfloat16")
+    plain = {"half": mx.float16, "bfloat16": mx.bfloat16}.get(kind, mx.float32)
     tensors, metadata = mx.load(str(gguf), return_metadata=True)
 
     def number(key: str) -> Any:
@@ -58,7 +61,7 @@ def convert(gguf: Path, folder: Path, dequantize: bool) -> Dict[str, Any]:
         elif "attn_k" in stem:
             tensor = unpermuted(tensor, kv_heads)
         if tensor.dtype != mx.uint32:
-            tensor = tensor.astype(mx.float32)
+            tensor = tensor.astype(plain if kind == "half" else mx.float32)
         weights[f"{module_name(stem)}.{kind}"] = tensor
 
     quantization: Dict[str, Any] = {"group_size": GROUP, "bits": 4, "mode": "affine"}
@@ -88,8 +91,10 @@ def convert(gguf: Path, folder: Path, dequantize: bool) -> Dict[str, Any]:
         "tie_word_embeddings": "lm_head.weight" not in weights,
         "bos_token_id": int(metadata["tokenizer.ggml.bos_token_id"].item()),
         "eos_token_id": int(metadata["tokenizer.ggml.eos_token_id"].item()),
-        "torch_dtype": "float32",
+        "torch_dtype": {"half": "float16", "bfloat16": "bfloat16"}.get(kind, "float32"),
     }
+    if dequantize:
+        weights = {name: weight.astype(plain) for name, weight in weights.items()}
     if not dequantize:
         config["quantization"] = quantization
     folder.mkdir(parents=True)
@@ -99,4 +104,4 @@ def convert(gguf: Path, folder: Path, dequantize: bool) -> Dict[str, Any]:
 
 
 if __name__ == "__main__":
-    convert(Path(sys.argv[1]), Path(sys.argv[2]), dequantize=sys.argv[3] == "float32")
+    convert(Path(sys.argv[1]), Path(sys.argv[2]), kind=sys.argv[3])

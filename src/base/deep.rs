@@ -2,51 +2,21 @@
 
 use std::thread;
 
-use super::{Error, Result, panics};
+use super::{Error, Result, panics, signals};
 
 /// Runs `work` on a thread that has `stack` bytes of stack, and waits for it. Of that stack only what is
-/// used takes memory. All signals are blocked there: they are the host's, for threads of the host.
+/// used takes memory. Signals are held back there: they are the host's, for threads of the host.
 ///
 /// OUT_OF_MEMORY if there is no thread to be had; INTERNAL naming `what` if the work panics.
 pub fn run<T: Send>(what: &str, stack: usize, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
-        let thread = {
-            let _blocked = BlockedSignals::new();
-            thread::Builder::new()
-                .name("mlxgen-deep".into())
-                .stack_size(stack)
-                .spawn_scoped(scope, || panics::catch(what, work))
-        };
+        let thread = thread::Builder::new().name("mlxgen-deep".into()).stack_size(stack);
+        let thread = signals::held_back(|| thread.spawn_scoped(scope, || panics::catch(what, work)));
         let thread = thread.map_err(|fault| {
             Error::out_of_memory(format!("no thread with a stack of {stack} bytes for {what}: {fault}"))
         })?;
         thread.join().unwrap_or_else(|_| Err(Error::internal(format!("panic in {what}"))))
     })
-}
-
-/// While this lives, the calling thread takes no signals, nor will a thread that it starts.
-struct BlockedSignals(libc::sigset_t);
-
-impl BlockedSignals {
-    fn new() -> Self {
-        // SAFETY: a signal set is plain data; both sets are valid for the calls, which fill and read them.
-        unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            BlockedSignals(before)
-        }
-    }
-}
-
-impl Drop for BlockedSignals {
-    fn drop(&mut self) {
-        // SAFETY: the set was filled by `new`, on this thread.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut());
-        }
-    }
 }
 
 #[cfg(test)]

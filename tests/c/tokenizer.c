@@ -1,11 +1,68 @@
 /* Functions of the tokenizer. */
+#define _POSIX_C_SOURCE 200809L
 #include "check.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define HELLO "[{\"role\": \"user\", \"content\": \"ab\"}]"
 
 static mlxgen_tokenizer *load(const char *path)
 {
     mlxgen_tokenizer *tokenizer = NULL;
     CALL(OK, mlxgen_tokenizer_load, path, strlen(path), &tokenizer, &error);
     return tokenizer;
+}
+
+/* Runs `work` with too little address space for the stack of another thread. */
+static void without_memory(void (*work)(void))
+{
+#ifdef __linux__
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%lu", &pages) == 1 && fclose(file) == 0);
+    struct rlimit before, little;
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    little = before;
+    little.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (8u << 20);
+    CHECK(setrlimit(RLIMIT_AS, &little) == 0);
+    work();
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+#else
+    (void)work;
+    check_note("mlxgen_tokenizer_load", "OUT_OF_MEMORY");
+    check_note("mlxgen_chat_render", "OUT_OF_MEMORY");
+#endif
+}
+
+static const char *model_folder;
+static mlxgen_tokenizer *loaded;
+
+static void load_without_memory(void)
+{
+    mlxgen_tokenizer *tokenizer = (mlxgen_tokenizer *)model_folder;
+    CALL(OUT_OF_MEMORY, mlxgen_tokenizer_load, model_folder, strlen(model_folder), &tokenizer, &error);
+    CHECK(tokenizer == NULL);
+}
+
+static void render_without_memory(void)
+{
+    mlxgen_buffer *text = (mlxgen_buffer *)model_folder;
+    CALL(OUT_OF_MEMORY, mlxgen_chat_render, loaded, TEXT(HELLO), NULL, &text, NULL, &error);
+    CHECK(text == NULL);
+}
+
+/* Before anything else: the C library keeps the stacks of threads that have ended for the next. */
+static void little_memory(void)
+{
+    /* The checkers reserve more than there is. */
+    if (getenv("MLXGEN_TEST_CHECKED") != NULL)
+        return;
+    model_folder = word_tokenizer();
+    without_memory(load_without_memory);
+    loaded = load(model_folder);
+    without_memory(render_without_memory);
+    mlxgen_tokenizer_release(loaded);
 }
 
 static void loading(void)
@@ -119,8 +176,6 @@ static void tokens(void)
     mlxgen_tokenizer_release(tokenizer);
 }
 
-#define HELLO "[{\"role\": \"user\", \"content\": \"ab\"}]"
-
 static void chats(void)
 {
     mlxgen_tokenizer *tokenizer = load(word_tokenizer());
@@ -191,6 +246,7 @@ static void chats(void)
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
+    little_memory();
     loading();
     tokens();
     chats();

@@ -171,8 +171,8 @@
 #define MLXGEN_LOAD_FINISH 2
 
 /**
- * float16 under MLXGEN_NUMERICS_FAST on the CPU where the library has kernels of its own (Linux); else the model's
- * compute type.
+ * float16 where the library's own kernels compute (Linux, MLXGEN_NUMERICS_FAST, compute type float32); else the
+ * model's compute type, which is then the only one that can be asked for.
  */
 #define MLXGEN_KV_AUTO 0
 
@@ -550,7 +550,7 @@ typedef struct {
      */
     uint64_t weight_bytes;
     /**
-     * Bytes of a cache set for each token.
+     * Bytes of a cache set of MLXGEN_KV_AUTO for each token. Sets grow by 256 tokens at a time.
      */
     uint64_t cache_bytes_per_token;
     /**

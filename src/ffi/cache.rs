@@ -23,8 +23,8 @@ pub struct mlxgen_cache {
 
 object!(CacheSet, mlxgen_cache, 7);
 
-/// float16 under MLXGEN_NUMERICS_FAST on the CPU where the library has kernels of its own (Linux); else the model's
-/// compute type.
+/// float16 where the library's own kernels compute (Linux, MLXGEN_NUMERICS_FAST, compute type float32); else the
+/// model's compute type, which is then the only one that can be asked for.
 pub const MLXGEN_KV_AUTO: i32 = 0;
 /// float32.
 pub const MLXGEN_KV_FLOAT32: i32 = 1;

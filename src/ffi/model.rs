@@ -143,7 +143,7 @@ pub struct mlxgen_model_description {
     pub parameters: u64,
     /// Bytes that the weights occupy in memory.
     pub weight_bytes: u64,
-    /// Bytes of a cache set for each token.
+    /// Bytes of a cache set of MLXGEN_KV_AUTO for each token. Sets grow by 256 tokens at a time.
     pub cache_bytes_per_token: u64,
     /// Token ids that end a generation, ascending.
     pub eos: *const u32,

@@ -205,11 +205,12 @@ impl<const ROWS: usize> FewDense<'_, ROWS> {
                     for ahead in (0..VECTORS * S::LANES * float.size()).step_by(64) {
                         s.prefetch(at.wrapping_add(AHEAD + ahead));
                     }
-                    let weights: [S::F; VECTORS] = std::array::from_fn(
-                        #[inline(always)]
+                    // A loop and not `from_fn`, which is compiled apart and so without the instructions.
+                    let mut weights = [s.splat(0.0); VECTORS];
+                    for (vector, weights) in weights.iter_mut().enumerate() {
                         // SAFETY: the input is below `inputs` and the column is in the block.
-                        |vector| unsafe { load(s, float, at.add(vector * S::LANES * float.size())) },
-                    );
+                        *weights = unsafe { load(s, float, at.add(vector * S::LANES * float.size())) };
+                    }
                     for (row, sums) in sums.iter_mut().enumerate() {
                         // SAFETY: the input's piece has values of each row.
                         let value = s.splat(unsafe { *x.add(row * PIECE) });

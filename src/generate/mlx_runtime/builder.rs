@@ -1,5 +1,7 @@
 //! Receives the pieces of the weights on the owner thread and makes the model of them.
 
+use std::collections::HashMap;
+use std::iter::repeat;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,13 +43,17 @@ pub(super) struct MlxBuilder {
     blueprint: Blueprint,
     slots: Vec<Slot>,
     arena: Arena,
+    /// The matrix to which a tensor belongs.
+    matrices: HashMap<usize, PlannedLinear>,
 }
 
 impl MlxBuilder {
     pub(super) fn new(blueprint: Blueprint) -> Result<Self> {
         mlx::select_device(blueprint.device)?;
         let slots = blueprint.kept.iter().map(|_| Slot::Empty).collect();
-        Ok(MlxBuilder { blueprint, slots, arena: Arena::new() })
+        let with_tensors = |linear: &PlannedLinear| linear.tensors().into_iter().zip(repeat(*linear));
+        let matrices = blueprint.linears.iter().flat_map(with_tensors).collect();
+        Ok(MlxBuilder { blueprint, slots, arena: Arena::new(), matrices })
     }
 
     fn stage(&self, tensor: usize) -> Result<StagedTensor> {
@@ -94,8 +100,7 @@ impl MlxBuilder {
         if self.blueprint.arithmetic != Arithmetic::Kernels {
             return Ok(());
         }
-        let mut linears = self.blueprint.linears.iter();
-        let Some(linear) = linears.find(|linear| linear.tensors().contains(&index)) else { return Ok(()) };
+        let Some(&linear) = self.matrices.get(&index) else { return Ok(()) };
         let array = |index: usize| match &self.slots[index] {
             Slot::Full(Part::Array(array)) => Some(array.clone()),
             _ => None,
@@ -105,7 +110,8 @@ impl MlxBuilder {
         }
         let missing = || Error::internal("a tensor of a matrix is missing");
         let arena = &mut self.arena;
-        let weight = weight_of(linear, Arithmetic::Kernels, arena, |index| array(index).ok_or_else(missing))?;
+        let weight =
+            weight_of(&linear, Arithmetic::Kernels, arena, |index| array(index).ok_or_else(missing))?;
         for index in linear.tensors() {
             self.slots[index] = Slot::Full(Part::Merged);
         }

@@ -1,7 +1,6 @@
 //! Memory for packed weights, in large pieces that the system may back with large pages.
 //!
-//! Decoding reads all weights for each token; with pages of four kilobytes a fifth of that time goes into looking up
-//! where they are. MLX's allocator knows no such memory, so this is mapped by us and counted with MLX's.
+//! Decoding reads all weights for each token, and with small pages loses time to looking up where they are. MLX's allocator knows no such memory, so this is mapped by us and counted with MLX's.
 
 use std::fmt;
 use std::slice;

@@ -15,6 +15,7 @@ pub(crate) mod attention;
 pub(crate) mod bytes;
 mod cpu;
 mod exp;
+pub(crate) mod kernel;
 pub(crate) mod linear;
 pub(crate) mod mapping;
 pub(crate) mod norm;

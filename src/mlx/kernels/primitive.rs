@@ -9,29 +9,11 @@ use std::slice;
 
 use mlx_sys as sys;
 
+use super::kernel::{Kernel, Output};
 use crate::base::{Error, Result, panics};
 use crate::mlx::array::Array;
 use crate::mlx::dtype::Dtype;
 use crate::mlx::stream::Stream;
-
-/// What is computed when the operation's turn comes.
-pub(crate) trait Kernel: Send + Sync + 'static {
-    /// `inputs` are the elements in row-major order. `outputs` are the results, which hold nothing of meaning: every
-    /// byte of them has to be written.
-    fn run(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()>;
-}
-
-/// Shape and type of a result.
-pub(crate) struct Output<'a> {
-    pub shape: &'a [i32],
-    pub dtype: Dtype,
-}
-
-impl<'a> Output<'a> {
-    pub(crate) fn float(shape: &'a [i32]) -> Self {
-        Output { shape, dtype: Dtype::Float32 }
-    }
-}
 
 /// The results of `kernel`, not computed yet. Inputs must lie in memory without gaps once they are
 /// computed; it fails then otherwise.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::primitive::{Kernel, Output, apply};
+use super::kernel::{Kernel, Output};
+use super::primitive::apply;
 use crate::base::{Code, Error, Result};
 use crate::mlx::{Array, Dtype, eval, prim};
 

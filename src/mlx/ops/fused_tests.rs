@@ -125,7 +125,7 @@ fn steps_are_what_their_operations_give_one_by_one() {
 
 #[test]
 fn weights_without_a_kernel_are_composed() {
-    // A group that no kernel takes as the number of inputs is not divisible.
+    // One weight of the step has not been packed.
     let x = floats(&[1, 3, 64], 2);
     let gain = floats(&[64], 3);
     let norm = Norm { gain: &gain, eps: 1e-5 };

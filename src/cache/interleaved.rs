@@ -2,8 +2,10 @@
 //!
 //! A slab is written in place when no one else holds it; a fork costs one copy at the next write.
 
-use super::KvCache;
+use std::any::Any;
+
 use super::plain::STEP;
+use super::{LayerCache, SegmentForm, Signature};
 use crate::base::{Error, Result};
 use crate::mlx::ops::{self, CausalAttention, KvSlabs};
 use crate::mlx::{Array, Dtype, Mask};
@@ -36,13 +38,9 @@ impl InterleavedCache {
     }
 }
 
-impl KvCache for InterleavedCache {
+impl LayerCache for InterleavedCache {
     fn offset(&self) -> usize {
         self.offset
-    }
-
-    fn append(&mut self, _keys: &Array, _values: &Array) -> Result<(Array, Array)> {
-        Err(Error::internal("keys in the order of the kernels cannot be handed out"))
     }
 
     fn attend(&mut self, qkv: &Array, attention: &CausalAttention) -> Result<Array> {
@@ -67,30 +65,38 @@ impl KvCache for InterleavedCache {
         Ok(Mask::None)
     }
 
-    fn state(&self) -> [Option<&Array>; 2] {
-        [self.slabs.as_ref().and_then(KvSlabs::written), None]
+    fn state(&self) -> Result<Vec<Array>> {
+        Ok(self.slabs.as_ref().and_then(KvSlabs::written).cloned().into_iter().collect())
     }
 
-    fn is_trimmable(&self) -> bool {
+    fn can_forget(&self, _tokens: usize) -> bool {
         true
     }
 
     /// The bytes stay and are overwritten later; nothing past the offset is ever read.
-    fn trim(&mut self, tokens: usize) -> usize {
+    fn forget(&mut self, tokens: usize) -> usize {
         let dropped = tokens.min(self.offset);
         self.offset -= dropped;
         dropped
     }
 
-    fn signature(&self) -> String {
-        format!("kv:interleaved:{}", self.dtype.name())
+    fn signature(&self) -> Signature {
+        Signature::Segments(SegmentForm::Float(self.dtype))
     }
 
     fn bytes(&self) -> usize {
         self.slabs.as_ref().map_or(0, KvSlabs::byte_size)
     }
 
-    fn fork(&self) -> Box<dyn KvCache> {
+    fn fork(&self) -> Box<dyn LayerCache> {
         Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
     }
 }

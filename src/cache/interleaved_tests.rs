@@ -1,6 +1,6 @@
 //! The interleaved cache against MLX's rotation and attention over everything at once.
 
-use super::KvCache;
+use super::LayerCache;
 use super::interleaved::InterleavedCache;
 use super::plain::STEP;
 use crate::mlx::ops::{self, CausalAttention, Rope};
@@ -41,7 +41,8 @@ fn reference(to: i32) -> Vec<f32> {
     let queries = ops::rope(&part(0, HEADS), &rope(), 0).unwrap();
     let keys = ops::rope(&part(HEADS, KV_HEADS), &rope(), 0).unwrap();
     let values = part(HEADS + KV_HEADS, KV_HEADS);
-    let attended = ops::attention(&queries, &keys, &values, 0.25, &Mask::Causal).unwrap();
+    let attended =
+        ops::attention(&queries, &ops::KeysValues::Plain { keys, values }, 0.25, &Mask::Causal).unwrap();
     let merged = ops::merge_heads(&attended).unwrap();
     prim::contiguous(&merged).unwrap().to_vec::<f32>().unwrap()
 }
@@ -91,7 +92,7 @@ fn slabs_grow_in_steps() {
     assert_eq!(cache.bytes(), step);
     attend(&mut cache, STEP as i32, STEP as i32 + 1);
     assert_eq!(cache.bytes(), 2 * step);
-    assert_eq!(cache.signature(), "kv:interleaved:float16");
+    assert_eq!(cache.signature().to_string(), "kv:segments:float16");
 }
 
 #[test]
@@ -99,11 +100,11 @@ fn trimmed_tokens_are_overwritten_and_never_read() {
     let mut cache = InterleavedCache::new(Dtype::Float16);
     attend(&mut cache, 0, 10);
     attend(&mut cache, 90, 130);
-    assert_eq!(cache.trim(40), 40);
+    assert_eq!(cache.forget(40), 40);
     let mut straight = InterleavedCache::new(Dtype::Float16);
     attend(&mut straight, 0, 10);
     assert_eq!(attend(&mut cache, 10, 12), attend(&mut straight, 10, 12));
-    assert_eq!(cache.trim(100), 12);
+    assert_eq!(cache.forget(100), 12);
     assert_eq!(attend(&mut cache, 0, 3), attend(&mut InterleavedCache::new(Dtype::Float16), 0, 3));
 }
 

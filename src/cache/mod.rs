@@ -9,26 +9,34 @@ mod interleaved_tests;
 mod plain;
 #[cfg(test)]
 mod plain_tests;
+mod signature;
+
+use std::any::Any;
 
 pub use interleaved::InterleavedCache;
 pub use plain::PlainCache;
+pub use signature::{LatentRole, SegmentForm, Signature};
 
 use crate::base::{Error, Result};
-use crate::mlx::ops::CausalAttention;
+use crate::mlx::ops::{CausalAttention, KeysValues};
 use crate::mlx::{Array, Mask};
 
-/// The keys and values of one layer for one sequence.
-pub trait KvCache {
+/// What one layer keeps of one sequence.
+///
+/// Operations that fail leave the cache as it was. None evaluates arrays, unless it says so.
+pub trait LayerCache {
     /// Tokens covered.
     fn offset(&self) -> usize;
 
-    /// Appends the keys and values of the next tokens, `[1, kv heads, tokens, dims]`, and returns
-    /// those of all tokens. Fails without a change.
-    fn append(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)>;
+    /// Appends the keys and values of the next tokens, `[1, kv heads, tokens, dims]`, and returns what attention is
+    /// to read: those of all tokens that the cache still has. INTERNAL for kinds that keep something else.
+    fn append(&mut self, _keys: &Array, _values: &Array) -> Result<KeysValues> {
+        Err(Error::internal(format!("{} does not take keys and values", self.signature())))
+    }
 
     /// Rotates, appends and attends in one step: `qkv` `[1, tokens, (heads + 2 kv heads) * dims]` are the products of
     /// queries, keys and values, the result is `[1, tokens, heads * dims]`. Only kinds that keep their state in the
-    /// order of our kernels can. Fails without a change.
+    /// order of our kernels can.
     fn attend(&mut self, _qkv: &Array, _attention: &CausalAttention) -> Result<Array> {
         Err(Error::internal(format!("{} has no kernel for attention", self.signature())))
     }
@@ -38,24 +46,66 @@ pub trait KvCache {
         Err(Error::internal(format!("{} has no kernel for storing", self.signature())))
     }
 
-    /// What `queries` tokens that are about to be appended may attend. Ask before the append.
+    /// What `queries` tokens that are about to be appended may attend, each at most the `window` latest tokens, its
+    /// own included. Ask before the append.
     fn mask(&self, queries: usize, window: Option<usize>) -> Result<Mask>;
 
-    /// The arrays that hold the state, to be evaluated at a boundary of work.
-    fn state(&self) -> [Option<&Array>; 2];
+    /// The arrays that hold the state, to be evaluated at a boundary of work. They may be views made for the call:
+    /// drop them before the next append, or it copies.
+    fn state(&self) -> Result<Vec<Array>>;
 
-    fn is_trimmable(&self) -> bool;
+    /// Whether the last `tokens` tokens, at most `offset`, can be forgotten.
+    fn can_forget(&self, tokens: usize) -> bool;
 
-    /// Forgets the last `tokens` tokens, or all if there are fewer; returns how many. Only while
-    /// `is_trimmable`.
-    fn trim(&mut self, tokens: usize) -> usize;
+    /// Forgets the last `tokens` tokens, or all if there are fewer, and returns how many: 0, and nothing has changed,
+    /// if that is not possible.
+    fn forget(&mut self, tokens: usize) -> usize;
 
-    /// Names how the state is stored, such as `kv:plain`. Equal names mean equal layouts.
-    fn signature(&self) -> String;
+    /// Names how the state is stored.
+    fn signature(&self) -> Signature;
 
-    /// Bytes held now.
+    /// The least number of tokens that this state may be cut to and still continue as a state that was made of these
+    /// tokens alone: what was quantised after the fact is good for no less.
+    fn minimum_reusable_offset(&self) -> usize {
+        0
+    }
+
+    /// Bytes held now, shared ones included.
     fn bytes(&self) -> usize;
 
+    /// Bytes among them that other caches hold too.
+    fn shared_bytes(&self) -> usize {
+        0
+    }
+
     /// An independent cache with the same tokens. Shares memory until one of the two is written.
-    fn fork(&self) -> Box<dyn KvCache>;
+    fn fork(&self) -> Box<dyn LayerCache>;
+
+    /// The same tokens at a lower precision. `None` for kinds that stay as they are: what is quantised already, and
+    /// what keeps no keys and values.
+    fn encoded(&self, _precision: Precision) -> Result<Option<Box<dyn LayerCache>>> {
+        Ok(None)
+    }
+
+    fn as_any(&self) -> &dyn Any;
+
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// The precision to which keys and values are reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// MLX's affine groups along the head: 4 or 8 bits.
+    Affine { bits: u32, group: u32 },
+    /// Keys in affine groups of 32, values rotated and put on Lloyd-Max levels. `deferred`: values are read rotated,
+    /// and attention's result is rotated back.
+    TurboQuant { key_bits: u32, value_bits: u32, deferred: bool },
+}
+
+/// A cache as the kind that a layer works with.
+pub fn of_kind<T: LayerCache + 'static>(cache: &mut dyn LayerCache) -> Result<&mut T> {
+    let signature = cache.signature();
+    cache.as_any_mut().downcast_mut::<T>().ok_or_else(|| {
+        Error::internal(format!("{signature} is not the kind of cache that this layer works with"))
+    })
 }

@@ -3,8 +3,11 @@
 //! MLX writes a slab in place when no one else holds it; a fork or a kept view costs one copy at
 //! the next write.
 
-use super::KvCache;
+use std::any::Any;
+
+use super::{LayerCache, Signature};
 use crate::base::{Error, Result};
+use crate::mlx::ops::KeysValues;
 use crate::mlx::{Array, Mask, prim};
 
 /// Tokens by which a slab grows.
@@ -69,12 +72,12 @@ fn written(slab: &Array, update: &Array, start: usize) -> Result<Array> {
     prim::slice_update(slab, update, &[0, 0, start as i32, 0], &stop)
 }
 
-impl KvCache for PlainCache {
+impl LayerCache for PlainCache {
     fn offset(&self) -> usize {
         self.offset
     }
 
-    fn append(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
+    fn append(&mut self, keys: &Array, values: &Array) -> Result<KeysValues> {
         let tokens = keys.dim(2) as usize;
         let end = self.offset + tokens;
         if end > i32::MAX as usize {
@@ -87,47 +90,52 @@ impl KvCache for PlainCache {
         let new_keys = written(&old_keys, keys, self.offset)?;
         let new_values = written(&old_values, values, self.offset)?;
         let capacity = new_keys.dim(2) as usize;
-        let fetched = if end < capacity {
+        let (keys, values) = if end < capacity {
             (first_tokens(&new_keys, end)?, first_tokens(&new_values, end)?)
         } else {
             (new_keys.clone(), new_values.clone())
         };
         self.slabs = Some((new_keys, new_values));
         self.offset = end;
-        Ok(fetched)
+        Ok(KeysValues::Plain { keys, values })
     }
 
     fn mask(&self, queries: usize, window: Option<usize>) -> Result<Mask> {
         Mask::causal(queries as i32, self.offset as i32, window.map(|window| window as i32))
     }
 
-    fn state(&self) -> [Option<&Array>; 2] {
-        match &self.slabs {
-            Some((keys, values)) => [Some(keys), Some(values)],
-            None => [None, None],
-        }
+    fn state(&self) -> Result<Vec<Array>> {
+        Ok(self.slabs.iter().flat_map(|(keys, values)| [keys.clone(), values.clone()]).collect())
     }
 
-    fn is_trimmable(&self) -> bool {
+    fn can_forget(&self, _tokens: usize) -> bool {
         true
     }
 
     /// The bytes stay and are overwritten later; nothing past the offset is ever read.
-    fn trim(&mut self, tokens: usize) -> usize {
+    fn forget(&mut self, tokens: usize) -> usize {
         let dropped = tokens.min(self.offset);
         self.offset -= dropped;
         dropped
     }
 
-    fn signature(&self) -> String {
-        "kv:plain".to_owned()
+    fn signature(&self) -> Signature {
+        Signature::Plain
     }
 
     fn bytes(&self) -> usize {
         self.slabs.as_ref().map_or(0, |(keys, values)| keys.byte_size() + values.byte_size())
     }
 
-    fn fork(&self) -> Box<dyn KvCache> {
+    fn fork(&self) -> Box<dyn LayerCache> {
         Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
     }
 }

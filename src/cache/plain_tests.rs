@@ -1,7 +1,8 @@
 //! The plain cache against a list of columns.
 
-use super::KvCache;
+use super::LayerCache;
 use super::plain::{PlainCache, STEP};
+use crate::mlx::ops::KeysValues;
 use crate::mlx::{Array, Dtype, Mask};
 
 /// `[1, 2, tokens, 3]` with values that name their position.
@@ -22,13 +23,19 @@ fn assert_covers(fetched: &(Array, Array), tokens: usize) {
     assert_eq!(fetched.1.to_vec::<f32>().unwrap(), columns(0, tokens, -1.0).to_vec::<f32>().unwrap());
 }
 
+fn pair(fetched: KeysValues) -> (Array, Array) {
+    let KeysValues::Plain { keys, values } = fetched else { panic!("not plain") };
+    (keys, values)
+}
+
 fn append(cache: &mut PlainCache, tokens: usize) -> (Array, Array) {
     let first = cache.offset();
-    cache.append(&columns(first, tokens, 1.0), &columns(first, tokens, -1.0)).unwrap()
+    let fetched = cache.append(&columns(first, tokens, 1.0), &columns(first, tokens, -1.0)).unwrap();
+    pair(fetched)
 }
 
 fn capacity(cache: &PlainCache) -> usize {
-    cache.state()[0].map_or(0, |keys| keys.dim(2) as usize)
+    cache.state().unwrap().first().map_or(0, |keys| keys.dim(2) as usize)
 }
 
 #[test]
@@ -65,10 +72,10 @@ fn slabs_grow_in_steps_and_are_cut_before_they_grow() {
 fn trimmed_tokens_are_overwritten_and_never_read() {
     let mut cache = PlainCache::new();
     append(&mut cache, 10);
-    assert_eq!(cache.trim(4), 4);
+    assert_eq!(cache.forget(4), 4);
     assert_eq!(cache.offset(), 6);
     assert_covers(&append(&mut cache, 2), 8);
-    assert_eq!(cache.trim(100), 8);
+    assert_eq!(cache.forget(100), 8);
     assert_covers(&append(&mut cache, 3), 3);
 }
 
@@ -78,11 +85,11 @@ fn forks_go_their_own_ways() {
     append(&mut cache, 5);
     let mut fork = cache.fork();
     let other = columns(90, 1, 1.0);
-    let (keys, _) = fork.append(&other, &other).unwrap();
+    let (keys, _) = pair(fork.append(&other, &other).unwrap());
     assert_eq!((fork.offset(), keys.dim(2)), (6, 6));
     assert_eq!(cache.offset(), 5);
     assert_covers(&append(&mut cache, 1), 6);
-    let (keys, _) = fork.append(&other, &other).unwrap();
+    let (keys, _) = pair(fork.append(&other, &other).unwrap());
     assert_eq!(keys.to_vec::<f32>().unwrap()[5 * 3], 900.0);
 }
 
@@ -90,9 +97,9 @@ fn forks_go_their_own_ways() {
 fn views_keep_their_values_when_the_cache_moves_on() {
     let mut cache = PlainCache::new();
     let early = append(&mut cache, 4);
-    cache.trim(2);
+    cache.forget(2);
     let other = columns(50, 2, 1.0);
-    let later = cache.append(&other, &other).unwrap();
+    let later = pair(cache.append(&other, &other).unwrap());
     later.0.eval().unwrap();
     assert_covers(&early, 4);
 }

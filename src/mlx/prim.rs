@@ -216,6 +216,15 @@ pub fn softmax(a: &Array, axis: i32) -> Result<Array> {
     Array::made_by(|out| unsafe { sys::mlx_softmax_axis(out, a.raw(), axis, true, stream) })
 }
 
+/// The product with Hadamard's matrix along the last axis, times one over the root of its size, which makes it its own
+/// inverse.
+pub fn hadamard_transform(a: &Array) -> Result<Array> {
+    let stream = Stream::current();
+    let scale = sys::mlx_optional_float { value: 0.0, has_value: false };
+    // SAFETY: the handle is valid for the call.
+    Array::made_by(|out| unsafe { sys::mlx_hadamard_transform(out, a.raw(), scale, stream) })
+}
+
 /// Ascending.
 pub fn sort(a: &Array, axis: i32) -> Result<Array> {
     let stream = Stream::current();

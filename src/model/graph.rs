@@ -1,21 +1,21 @@
 //! What a family's graph offers to the drivers.
 
 use crate::base::Result;
-use crate::cache::KvCache;
+use crate::cache::LayerCache;
 use crate::mlx::{Array, Dtype};
 
 /// A causal language model over token ids.
 pub trait CausalGraph {
     /// Empty caches, one per layer that owns one. `dtype` is that of keys and values where the arithmetic leaves a
     /// choice.
-    fn new_caches(&self, dtype: Dtype) -> Vec<Box<dyn KvCache>>;
+    fn new_caches(&self, dtype: Dtype) -> Vec<Box<dyn LayerCache>>;
 
     /// Appends `ids` `[1, tokens]` to the caches and leaves out what only the scores need. On
     /// failure the caches may cover the tokens in part.
-    fn extend(&self, ids: &Array, caches: &mut [Box<dyn KvCache>], pace: &mut dyn Pace) -> Result<()>;
+    fn extend(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<()>;
 
     /// As `extend`, and returns the normalised hidden values `[1, tokens, hidden]`.
-    fn hidden(&self, ids: &Array, caches: &mut [Box<dyn KvCache>], pace: &mut dyn Pace) -> Result<Array>;
+    fn hidden(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<Array>;
 
     /// The scores of hidden values: `[1, tokens, vocabulary]`.
     fn scores(&self, hidden: &Array) -> Result<Array>;

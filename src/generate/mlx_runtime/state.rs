@@ -4,14 +4,14 @@ use std::any::Any;
 
 use crate::base::info::LayerCacheInfo;
 use crate::base::{Error, Result};
-use crate::cache::KvCache;
+use crate::cache::LayerCache;
 use crate::generate::runtime::TokenState;
 use crate::mlx::eval;
 use crate::model::footprint::Footprint;
 
 /// One cache per layer, all with the same offset between calls.
 pub(super) struct MlxState {
-    pub(super) caches: Vec<Box<dyn KvCache>>,
+    pub(super) caches: Vec<Box<dyn LayerCache>>,
     /// Which model the state belongs to.
     pub(super) model: u64,
     /// Most tokens it may cover.
@@ -29,7 +29,11 @@ impl MlxState {
 
     /// Computes what the caches hold.
     pub(super) fn evaluate(&self) -> Result<()> {
-        eval(self.caches.iter().flat_map(|cache| cache.state()).flatten())
+        let mut arrays = Vec::with_capacity(2 * self.caches.len());
+        for cache in &self.caches {
+            arrays.extend(cache.state()?);
+        }
+        eval(&arrays)
     }
 
     /// Runs `work` on the caches. If it fails, they cover the tokens that they covered before.
@@ -58,7 +62,7 @@ impl MlxState {
         for cache in &mut self.caches {
             let excess = cache.offset().saturating_sub(offset);
             if excess > 0 {
-                kept &= cache.is_trimmable() && cache.trim(excess) == excess;
+                kept &= cache.forget(excess) == excess;
             }
         }
         // If it was the computation that failed, the slabs that it should have made are missing.
@@ -85,7 +89,7 @@ impl TokenState for MlxState {
         if excess == 0 {
             return Ok(());
         }
-        if let Some(layer) = self.caches.iter().position(|cache| !cache.is_trimmable()) {
+        if let Some(layer) = self.caches.iter().position(|cache| !cache.can_forget(excess)) {
             let signature = self.caches[layer].signature();
             return Err(Error::wrong_state(format!(
                 "the cache of layer {layer} ({signature}) cannot forget its last {excess} tokens"
@@ -94,7 +98,7 @@ impl TokenState for MlxState {
             .position(layer as u64));
         }
         for cache in &mut self.caches {
-            cache.trim(excess);
+            cache.forget(excess);
         }
         Ok(())
     }
@@ -122,10 +126,10 @@ impl TokenState for MlxState {
         self.caches
             .iter()
             .map(|cache| LayerCacheInfo {
-                signature: cache.signature(),
+                signature: cache.signature().to_string(),
                 offset: cache.offset() as u64,
                 bytes: cache.bytes() as u64,
-                trimmable: cache.is_trimmable(),
+                trimmable: cache.can_forget(cache.offset().min(1)),
             })
             .collect()
     }

@@ -16,10 +16,133 @@ pub fn merge_heads(x: &Array) -> Result<Array> {
     prim::reshape(&prim::transpose_axes(x, &[0, 2, 1, 3])?, &[batch, tokens, -1])
 }
 
-/// Attention of queries `[batch, heads, queries, dims]` over keys and values
-/// `[batch, kv heads, keys, dims]`; `heads` is a multiple of `kv heads`.
-pub fn attention(queries: &Array, keys: &Array, values: &Array, scale: f32, mask: &Mask) -> Result<Array> {
-    prim::scaled_dot_product_attention(queries, keys, values, scale, mask)
+/// The keys and values of one layer, as attention reads them: `[batch, kv heads, tokens, dims]`.
+#[derive(Clone, Debug)]
+pub enum KeysValues {
+    Plain {
+        keys: Array,
+        values: Array,
+    },
+    /// In affine groups along the head: packed words, scales and biases, `[batch, kv heads, tokens, …]` each.
+    Affine {
+        keys: [Array; 3],
+        values: [Array; 3],
+        group: u32,
+        bits: u32,
+    },
+    /// As `Plain`, but the results must be rotated back: values were multiplied by `signs` `[dims]` and went through a
+    /// Hadamard transform.
+    Rotated {
+        keys: Array,
+        values: Array,
+        signs: Array,
+    },
+}
+
+impl KeysValues {
+    /// Tokens that can be read.
+    pub fn tokens(&self) -> i32 {
+        match self {
+            KeysValues::Plain { keys, .. }
+            | KeysValues::Rotated { keys, .. }
+            | KeysValues::Affine { keys: [keys, ..], .. } => keys.dim(2),
+        }
+    }
+
+    /// Those of one head.
+    pub fn of_head(&self, head: i32) -> Result<Self> {
+        let one = |x: &Array| prim::slice(x, &[0, head, 0, 0], &[x.dim(0), head + 1, x.dim(2), x.dim(3)]);
+        let three = |[words, scales, biases]: &[Array; 3]| -> Result<[Array; 3]> {
+            Ok([one(words)?, one(scales)?, one(biases)?])
+        };
+        Ok(match self {
+            KeysValues::Plain { keys, values } => {
+                KeysValues::Plain { keys: one(keys)?, values: one(values)? }
+            }
+            KeysValues::Affine { keys, values, group, bits } => {
+                KeysValues::Affine { keys: three(keys)?, values: three(values)?, group: *group, bits: *bits }
+            }
+            KeysValues::Rotated { keys, values, signs } => {
+                KeysValues::Rotated { keys: one(keys)?, values: one(values)?, signs: signs.clone() }
+            }
+        })
+    }
+}
+
+/// Attention of queries `[batch, heads, queries, dims]` over what a cache remembers; `heads` is a multiple of its
+/// heads.
+pub fn attention(queries: &Array, remembered: &KeysValues, scale: f32, mask: &Mask) -> Result<Array> {
+    match remembered {
+        KeysValues::Plain { keys, values } => {
+            prim::scaled_dot_product_attention(queries, keys, values, scale, mask)
+        }
+        KeysValues::Affine { keys, values, group, bits } => {
+            affine_attention(queries, keys, values, scale, mask, *group, *bits)
+        }
+        KeysValues::Rotated { keys, values, signs } => {
+            let attended = prim::scaled_dot_product_attention(queries, keys, values, scale, mask)?;
+            let float = prim::hadamard_transform(&prim::astype(&attended, Dtype::Float32)?)?;
+            prim::astype(&prim::multiply(&float, signs)?, attended.dtype())
+        }
+    }
+}
+
+/// Products with the quantised keys and values themselves, in mlx-lm's order: scores, their mask, a softmax with
+/// float32 sums, weighted values.
+fn affine_attention(
+    queries: &Array,
+    keys: &[Array; 3],
+    values: &[Array; 3],
+    scale: f32,
+    mask: &Mask,
+    group: u32,
+    bits: u32,
+) -> Result<Array> {
+    let (batch, heads, tokens, dims) = (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
+    let kv_heads = keys[0].dim(1);
+    let repeats = heads / kv_heads;
+    let mut queries = prim::multiply(queries, &prim::astype(&Array::scalar(scale)?, queries.dtype())?)?;
+    let mut shared = [keys.clone(), values.clone()];
+    if repeats > 1 {
+        queries = prim::reshape(&queries, &[batch, kv_heads, repeats, tokens, dims])?;
+        for part in shared.iter_mut().flatten() {
+            *part = prim::expand_dims(part, -3)?;
+        }
+    }
+    let [[key_words, key_scales, key_biases], [value_words, value_scales, value_biases]] = &shared;
+    let mut scores = prim::quantized_matmul(&queries, key_words, key_scales, key_biases, true, group, bits)?;
+    let mask = match mask {
+        Mask::None => None,
+        Mask::Causal => {
+            let keys = key_scales.dim(-2);
+            let index = |from: i32| prim::arange(f64::from(from), f64::from(keys), 1.0, Dtype::Int32);
+            let rows = prim::expand_dims(&index(keys - tokens)?, 1)?;
+            Some(prim::greater_equal(&rows, &prim::expand_dims(&index(0)?, 0)?)?)
+        }
+        Mask::Array(mask) if repeats > 1 && mask.shape().len() > 3 => Some(prim::expand_dims(mask, -3)?),
+        Mask::Array(mask) => Some(mask.clone()),
+    };
+    scores = match mask {
+        None => scores,
+        Some(mask) if mask.dtype() == Dtype::Bool => {
+            let least = prim::astype(&Array::scalar(least_of(scores.dtype()))?, scores.dtype())?;
+            prim::select(&mask, &scores, &least)?
+        }
+        Some(mask) => prim::add(&scores, &mask)?,
+    };
+    let weights = prim::softmax(&scores, -1)?;
+    let attended =
+        prim::quantized_matmul(&weights, value_words, value_scales, value_biases, false, group, bits)?;
+    if repeats > 1 { prim::reshape(&attended, &[batch, heads, tokens, -1]) } else { Ok(attended) }
+}
+
+/// The least finite number of a type.
+fn least_of(dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::Float16 => half::f16::MIN.to_f32(),
+        Dtype::Bfloat16 => half::bf16::MIN.to_f32(),
+        _ => f32::MIN,
+    }
 }
 
 /// As `attention`, for one query that sees every key and for results that need not be MLX's to the

@@ -16,7 +16,7 @@ mod pointwise;
 mod rope;
 mod scores;
 
-pub use attention::{attention, attention_of_one, merge_heads, split_heads};
+pub use attention::{KeysValues, attention, attention_of_one, merge_heads, split_heads};
 pub use embedding::{embedding, token_ids};
 pub use fused::{Norm, best, gated_products, joined_products, normalized, normalized_scores, product_onto};
 pub use fused_attention::{CausalAttention, KvSlabs, attend, store};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::base::Result;
-use crate::cache::KvCache;
+use crate::cache::LayerCache;
 use crate::mlx::ops::{self, Linear, Weight};
 use crate::mlx::{Array, Dtype, Mask};
 use crate::model::config::ModelConfig;
@@ -181,7 +181,7 @@ impl Llama {
     fn body(
         &self,
         ids: &Array,
-        caches: &mut [Box<dyn KvCache>],
+        caches: &mut [Box<dyn LayerCache>],
         pace: &mut dyn Pace,
     ) -> Result<(Array, Mask)> {
         let mut x = ops::embedding(ids, &self.embedding)?;
@@ -198,18 +198,24 @@ impl Llama {
 }
 
 impl Layer {
-    fn forward(&self, x: &Array, mask: &Mask, cache: &mut dyn KvCache, pace: &mut dyn Pace) -> Result<Array> {
+    fn forward(
+        &self,
+        x: &Array,
+        mask: &Mask,
+        cache: &mut dyn LayerCache,
+        pace: &mut dyn Pace,
+    ) -> Result<Array> {
         let x = self.attention.onto(x, &self.attention_norm, mask, cache, pace)?;
         self.mlp.onto(&x, &self.mlp_norm, pace)
     }
 }
 
 impl CausalGraph for Llama {
-    fn new_caches(&self, dtype: Dtype) -> Vec<Box<dyn KvCache>> {
+    fn new_caches(&self, dtype: Dtype) -> Vec<Box<dyn LayerCache>> {
         self.layers.iter().map(|layer| layer.attention.new_cache(dtype)).collect()
     }
 
-    fn extend(&self, ids: &Array, caches: &mut [Box<dyn KvCache>], pace: &mut dyn Pace) -> Result<()> {
+    fn extend(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<()> {
         let (x, _) = self.body(ids, caches, pace)?;
         if let (Some(layer), Some(cache)) = (self.layers.last(), caches.last_mut()) {
             layer.attention.remember(&x, &layer.attention_norm, cache.as_mut())?;
@@ -217,7 +223,7 @@ impl CausalGraph for Llama {
         Ok(())
     }
 
-    fn hidden(&self, ids: &Array, caches: &mut [Box<dyn KvCache>], pace: &mut dyn Pace) -> Result<Array> {
+    fn hidden(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<Array> {
         let (mut x, mask) = self.body(ids, caches, pace)?;
         if let (Some(layer), Some(cache)) = (self.layers.last(), caches.last_mut()) {
             x = layer.forward(&x, &mask, cache.as_mut(), pace)?;

@@ -2,8 +2,8 @@
 
 use super::norm::RmsNorm;
 use crate::base::Result;
-use crate::cache::{InterleavedCache, KvCache, PlainCache};
-use crate::mlx::ops::{self, CausalAttention, Linear, Rope};
+use crate::cache::{InterleavedCache, LayerCache, PlainCache};
+use crate::mlx::ops::{self, CausalAttention, KeysValues, Linear, Rope};
 use crate::mlx::{Array, Dtype, Mask, prim};
 use crate::model::graph::Pace;
 use crate::model::tensors::Arithmetic;
@@ -64,7 +64,7 @@ impl Attention {
 
     /// An empty cache of the kind that this attention works with; `dtype` is that of keys and values where the kind
     /// leaves a choice.
-    pub fn new_cache(&self, dtype: Dtype) -> Box<dyn KvCache> {
+    pub fn new_cache(&self, dtype: Dtype) -> Box<dyn LayerCache> {
         match self.fused {
             Some(_) => Box::new(InterleavedCache::new(dtype)),
             None => Box::new(PlainCache::new()),
@@ -77,7 +77,7 @@ impl Attention {
         x: &Array,
         norm: &RmsNorm,
         mask: &Mask,
-        cache: &mut dyn KvCache,
+        cache: &mut dyn LayerCache,
         pace: &mut dyn Pace,
     ) -> Result<Array> {
         let tokens = f64::from(x.dim(1));
@@ -101,7 +101,13 @@ impl Attention {
     }
 
     /// The heads' results `[1, tokens, heads * dims]` for normalised `x`.
-    fn forward(&self, x: &Array, mask: &Mask, cache: &mut dyn KvCache, pace: &mut dyn Pace) -> Result<Array> {
+    fn forward(
+        &self,
+        x: &Array,
+        mask: &Mask,
+        cache: &mut dyn LayerCache,
+        pace: &mut dyn Pace,
+    ) -> Result<Array> {
         let offset = cache.offset() as i32;
         let heads = self.shape.heads;
         let Projections { query, key, value, .. } = &self.projections;
@@ -111,14 +117,14 @@ impl Attention {
         let (keys, values) = self.keys_and_values(x, offset)?;
         pace.reached(tokens * (key.work() + value.work()), &[&queries, &keys, &values])?;
 
-        let (keys, values) = cache.append(&keys, &values)?;
-        let attended = self.attend(&queries, &keys, &values, mask, pace)?;
+        let remembered = cache.append(&keys, &values)?;
+        let attended = self.attend(&queries, &remembered, mask, pace)?;
         ops::merge_heads(&attended)
     }
 
     /// Appends the tokens `x` to the cache without attending: all that is left to do in the last
     /// layer when no scores are wanted.
-    pub fn remember(&self, x: &Array, norm: &RmsNorm, cache: &mut dyn KvCache) -> Result<()> {
+    pub fn remember(&self, x: &Array, norm: &RmsNorm, cache: &mut dyn LayerCache) -> Result<()> {
         if let Some(fused) = &self.fused {
             let Projections { key, value, .. } = &self.projections;
             let kv = ops::joined_products(x, Some(norm.parameters()), &[key, value])?;
@@ -144,20 +150,19 @@ impl Attention {
     fn attend(
         &self,
         queries: &Array,
-        keys: &Array,
-        values: &Array,
+        remembered: &KeysValues,
         mask: &Mask,
         pace: &mut dyn Pace,
     ) -> Result<Array> {
         let tokens = queries.dim(2);
-        match mask {
-            Mask::None if tokens == 1 && !self.exact => {
+        match (mask, remembered) {
+            (Mask::None, KeysValues::Plain { keys, values }) if tokens == 1 && !self.exact => {
                 ops::attention_of_one(queries, keys, values, self.shape.scale)
             }
-            Mask::Causal if tokens > BLOCK && !self.exact => {
+            (Mask::Causal, KeysValues::Plain { keys, values }) if tokens > BLOCK && !self.exact => {
                 self.attend_in_blocks(queries, keys, values, pace)
             }
-            _ => self.attend_to_all(queries, keys, values, mask, pace),
+            _ => self.attend_to_all(queries, remembered, mask, pace),
         }
     }
 
@@ -177,9 +182,10 @@ impl Attention {
         let mut outputs = Vec::new();
         for from in (0..tokens).step_by(BLOCK as usize) {
             let to = tokens.min(from + BLOCK);
-            let (keys, values) = (cut(keys, 0, behind + to)?, cut(values, 0, behind + to)?);
+            let seen =
+                KeysValues::Plain { keys: cut(keys, 0, behind + to)?, values: cut(values, 0, behind + to)? };
             let queries = cut(queries, from, to)?;
-            outputs.push(self.attend_to_all(&queries, &keys, &values, &Mask::Causal, pace)?);
+            outputs.push(self.attend_to_all(&queries, &seen, &Mask::Causal, pace)?);
         }
         prim::concatenate(&outputs.iter().collect::<Vec<_>>(), 2)
     }
@@ -187,34 +193,31 @@ impl Attention {
     fn attend_to_all(
         &self,
         queries: &Array,
-        keys: &Array,
-        values: &Array,
+        remembered: &KeysValues,
         mask: &Mask,
         pace: &mut dyn Pace,
     ) -> Result<Array> {
         let AttentionShape { heads, kv_heads, scale, .. } = self.shape;
-        let work = self.score_work(f64::from(queries.dim(2)), f64::from(keys.dim(2)));
+        let work = self.score_work(f64::from(queries.dim(2)), f64::from(remembered.tokens()));
         if !pace.is_long(work) {
-            let output = ops::attention(queries, keys, values, scale, mask)?;
+            let output = ops::attention(queries, remembered, scale, mask)?;
             pace.reached(work, &[&output])?;
             return Ok(output);
         }
-        // Heads do not touch each other, so one after the other gives the same bits.
-        let one = |x: &Array, head: i32| {
-            prim::slice(x, &[0, head, 0, 0], &[x.dim(0), head + 1, x.dim(2), x.dim(3)])
-        };
+        // Heads do not touch each other, so one group of them after the other gives the same bits.
         let mut outputs = Vec::with_capacity(heads as usize);
-        for head in 0..heads {
-            let kv_head = head / (heads / kv_heads);
-            let output = ops::attention(
-                &one(queries, head)?,
-                &one(keys, kv_head)?,
-                &one(values, kv_head)?,
-                scale,
-                mask,
-            )?;
-            pace.reached(work / f64::from(heads), &[&output])?;
-            outputs.push(output);
+        for kv_head in 0..kv_heads {
+            let remembered = remembered.of_head(kv_head)?;
+            for head in kv_head * (heads / kv_heads)..(kv_head + 1) * (heads / kv_heads) {
+                let query = prim::slice(
+                    queries,
+                    &[0, head, 0, 0],
+                    &[queries.dim(0), head + 1, queries.dim(2), queries.dim(3)],
+                )?;
+                let output = ops::attention(&query, &remembered, scale, mask)?;
+                pace.reached(work / f64::from(heads), &[&output])?;
+                outputs.push(output);
+            }
         }
         prim::concatenate(&outputs.iter().collect::<Vec<_>>(), 1)
     }

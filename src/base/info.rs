@@ -59,8 +59,14 @@ pub struct LayerCacheInfo {
     /// Storage identity, such as `kv:plain`.
     pub signature: String,
     pub offset: u64,
+    /// Bytes held, shared ones included.
     pub bytes: u64,
+    /// Bytes among them that forks hold too.
+    pub shared_bytes: u64,
+    /// Whether the latest token can be forgotten.
     pub trimmable: bool,
+    /// The least number of tokens that the state may be cut to and still be what these tokens alone would have made.
+    pub minimum_reusable_offset: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -69,11 +69,82 @@ pub struct ModelOptions {
     pub context_limit: u32,
 }
 
+/// What a cache set keeps and how.
 #[derive(Clone, Debug, Default)]
 pub struct CacheOptions {
     /// Most tokens the set may hold; 0: the model's context limit.
     pub capacity: u64,
     pub kv_type: KvType,
+    /// Affine groups for keys and values; `None`: as they are.
+    pub affine: Option<AffineOptions>,
+    /// TurboQuant codes for keys and values. It wins over affine groups.
+    pub turboquant: Option<TurboQuantOptions>,
+    /// Layers without a window of their own keep the latest tokens only.
+    pub window: Option<WindowOptions>,
+    pub pages: Option<PageOptions>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AffineOptions {
+    pub layers: AffineLayers,
+    /// Tokens from which on keys and values are quantised, those before too; `None`: 0 for a table, else 5000.
+    pub start: Option<u64>,
+}
+
+impl AffineOptions {
+    /// mlx-lm's default for uniform bits.
+    const UNIFORM_START: u64 = 5000;
+
+    pub fn start(&self) -> u64 {
+        self.start.unwrap_or(match self.layers {
+            AffineLayers::Uniform(_) => Self::UNIFORM_START,
+            AffineLayers::Table(_) => 0,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AffineLayers {
+    Uniform(AffineGroups),
+    /// The layers that are quantised, each once, and how.
+    Table(Vec<(usize, AffineGroups)>),
+}
+
+/// `group` elements share a scale and a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AffineGroups {
+    pub bits: u32,
+    pub group: u32,
+}
+
+impl AffineGroups {
+    pub const DEFAULT_GROUP: u32 = 64;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurboQuantOptions {
+    pub key_bits: u32,
+    pub value_bits: u32,
+    /// Tokens from which on keys and values are quantised, those before too.
+    pub start: u64,
+    /// Values are read rotated and attention's result is rotated back. Kernels of ours always do that.
+    pub deferred: bool,
+}
+
+/// The first `keep` tokens and the latest ones, `tokens` together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowOptions {
+    pub tokens: u64,
+    pub keep: u64,
+}
+
+/// Keys and values in pages that a set and its forks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageOptions {
+    /// Tokens of a page.
+    pub tokens: u32,
+    /// Most tokens that a set and its forks hold in pages together; 0: as many as there is memory for.
+    pub capacity: u64,
 }
 
 /// Element type of a cache set's keys and values.

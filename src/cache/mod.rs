@@ -3,18 +3,22 @@
 //! A model's state is an ordered list of caches, one per layer that owns one. A cache kind is one
 //! file here; models see the trait only.
 
-mod interleaved;
-#[cfg(all(test, target_os = "linux"))]
-mod interleaved_tests;
+mod maintenance;
 mod plain;
 #[cfg(test)]
 mod plain_tests;
+mod scheme;
+mod segmented;
+#[cfg(all(test, target_os = "linux"))]
+mod segmented_tests;
 mod signature;
 
 use std::any::Any;
 
-pub use interleaved::InterleavedCache;
+pub use maintenance::{Maintenance, Planned};
 pub use plain::PlainCache;
+pub use scheme::{Backing, LayerNeeds, Scheme};
+pub use segmented::{KvSizes, SEGMENT, SegmentedCache};
 pub use signature::{LatentRole, SegmentForm, Signature};
 
 use crate::base::{Error, Result};
@@ -78,6 +82,16 @@ pub trait LayerCache {
         0
     }
 
+    /// The part of the bytes that this cache stands for: shared ones count in equal parts for all who share them.
+    fn own_bytes(&self) -> usize {
+        self.bytes()
+    }
+
+    /// Bytes that a fork and the next token of both sides take.
+    fn fork_bytes(&self) -> usize {
+        self.bytes()
+    }
+
     /// An independent cache with the same tokens. Shares memory until one of the two is written.
     fn fork(&self) -> Box<dyn LayerCache>;
 
@@ -108,4 +122,26 @@ pub fn of_kind<T: LayerCache + 'static>(cache: &mut dyn LayerCache) -> Result<&m
     cache.as_any_mut().downcast_mut::<T>().ok_or_else(|| {
         Error::internal(format!("{signature} is not the kind of cache that this layer works with"))
     })
+}
+
+/// INVALID_ARGUMENT unless keys and values can be kept in affine groups of that kind.
+pub fn check_affine(bits: u32, group: u32) -> Result<()> {
+    if !matches!(bits, 4 | 8) {
+        let text = format!("keys and values can be kept in 4 or 8 bits, not in {bits}");
+        return Err(Error::invalid_argument(text).field("kv_bits"));
+    }
+    if !matches!(group, 32 | 64 | 128) {
+        let text = format!("groups of keys and values have 32, 64 or 128 elements, not {group}");
+        return Err(Error::invalid_argument(text).field("kv_group"));
+    }
+    Ok(())
+}
+
+/// UNSUPPORTED unless groups fill a head.
+pub fn check_group(dims: usize, group: u32) -> Result<()> {
+    if dims.is_multiple_of(group as usize) {
+        return Ok(());
+    }
+    let text = format!("heads of {dims} elements cannot be cut into groups of {group}");
+    Err(Error::unsupported(text).field("kv_group"))
 }

@@ -28,6 +28,8 @@ pub enum Signature {
     Latent(LatentRole),
     /// `kv:segments:<form>`: in the order of the CPU's kernels
     Segments(SegmentForm),
+    /// `kv:pages:<tokens>:<form>`: the same in pages of another size
+    Pages { page: u32, form: SegmentForm },
     /// `list(<signature>,…)`: a layer with several parts
     Composite(Vec<Signature>),
 }
@@ -80,6 +82,7 @@ impl fmt::Display for Signature {
             Signature::Latent(LatentRole::TargetWithIndex) => f.write_str("kv:mla:target:dsa"),
             Signature::Latent(LatentRole::Draft) => f.write_str("kv:mla:mtp"),
             Signature::Segments(form) => write!(f, "kv:segments:{form}"),
+            Signature::Pages { page, form } => write!(f, "kv:pages:{page}:{form}"),
             Signature::Composite(parts) => {
                 f.write_str("list(")?;
                 for (index, part) in parts.iter().enumerate() {
@@ -128,6 +131,9 @@ fn parse(text: &str) -> Option<Signature> {
         ["kv", "mla", "target", "dsa"] => Signature::Latent(LatentRole::TargetWithIndex),
         ["kv", "mla", "mtp"] => Signature::Latent(LatentRole::Draft),
         ["kv", "segments", ref form @ ..] => Signature::Segments(parse_form(form)?),
+        ["kv", "pages", page, ref form @ ..] => {
+            Signature::Pages { page: number(page)?, form: parse_form(form)? }
+        }
         _ => return None,
     })
 }
@@ -199,6 +205,7 @@ mod tests {
             Signature::Segments(SegmentForm::Float(Dtype::Bfloat16)),
             Signature::Segments(SegmentForm::Affine { bits: 8, group: 64 }),
             Signature::Segments(SegmentForm::TurboQuant { key_bits: 8, value_bits: 3 }),
+            Signature::Pages { page: 16, form: SegmentForm::Float(Dtype::Float16) },
             Signature::Composite(vec![]),
             Signature::Composite(vec![Signature::Recurrent, Signature::Plain]),
             Signature::Composite(vec![

@@ -85,7 +85,8 @@ fn read_options(options: &mlxgen_cache_options) -> Result<CacheOptions> {
         (MLXGEN_KV_BFLOAT16, KvType::Bfloat16),
     ];
     choice(options.reserved, "reserved", &[(0, ())])?;
-    Ok(CacheOptions { capacity: options.capacity, kv_type: choice(options.kv_type, "kv_type", &types)? })
+    let kv_type = choice(options.kv_type, "kv_type", &types)?;
+    Ok(CacheOptions { capacity: options.capacity, kv_type, ..CacheOptions::default() })
 }
 
 fn get(cache: *const mlxgen_cache) -> Result<Arc<CacheSet>> {
@@ -330,6 +331,8 @@ pub unsafe extern "C" fn mlxgen_cache_info(
                         "signature": layer.signature,
                         "offset": layer.offset,
                         "bytes": layer.bytes,
+                        "shared_bytes": layer.shared_bytes,
+                        "minimum_reusable_offset": layer.minimum_reusable_offset,
                         "trimmable": layer.trimmable,
                     })
                 });

@@ -35,7 +35,7 @@ impl AppendRow {
         let stop = CancelToken::linked(&[&self.cancel, pause])?;
         let plan = PrefillPlan {
             length: self.tokens.len() as u64,
-            chunk: self.chunk,
+            chunk: self.sequence.chunk(self.chunk),
             last: self.sequence.model().final_width(),
             snapshot_at: None,
         };

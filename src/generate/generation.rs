@@ -135,7 +135,7 @@ impl<O: Outbox> GenerationRow<O> {
         let stop = CancelToken::linked(&[&self.stop, pause])?;
         let plan = PrefillPlan {
             length: self.request.prompt.len() as u64,
-            chunk: self.request.chunk,
+            chunk: self.sequence.chunk(self.request.chunk),
             last: self.sequence.model().final_width(),
             snapshot_at: None,
         };

@@ -96,8 +96,9 @@ pub trait ModelBuilder {
 pub trait TokenModel {
     fn new_state(&self, options: &CacheOptions) -> Result<Box<dyn TokenState>>;
 
-    /// Greatest transient bytes of a forward of `tokens` tokens that ends at position `end`.
-    fn workspace_bytes(&self, tokens: u64, end: u64) -> u64;
+    /// Greatest transient bytes of a forward of `tokens` tokens that ends at position `end`, with a state of
+    /// `state_bytes` bytes.
+    fn workspace_bytes(&self, tokens: u64, end: u64, state_bytes: u64) -> u64;
 
     /// Most tokens of the forward that ends a prompt and whose last position is projected.
     fn final_width(&self) -> u64 {
@@ -154,10 +155,22 @@ pub trait TokenState {
     fn truncate(&mut self, keep: u64) -> Result<()>;
     /// An independent state with the same tokens.
     fn fork(&self) -> Result<Box<dyn TokenState>>;
-    /// Bytes occupied now.
+    /// Bytes occupied now, those that forks share included.
     fn bytes(&self) -> u64;
+    /// The part of them that this state stands for: shared ones count in equal parts for all who share them.
+    fn own_bytes(&self) -> u64 {
+        self.bytes()
+    }
+    /// Bytes that a fork and the next token of both sides take.
+    fn fork_bytes(&self) -> u64 {
+        self.bytes_for(self.offset())
+    }
     /// Bytes that the state would occupy if it covered `tokens` tokens.
     fn bytes_for(&self, tokens: u64) -> u64;
+    /// Most tokens of the next forward of a prompt: `None` for any number.
+    fn max_forward(&self) -> Option<u64> {
+        None
+    }
     fn layers(&self) -> Vec<LayerCacheInfo>;
     fn as_any_mut(&mut self) -> &mut dyn Any;
     fn as_any(&self) -> &dyn Any;

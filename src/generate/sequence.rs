@@ -42,7 +42,7 @@ impl Sequence {
     /// An independent sequence with the same tokens.
     pub fn fork(&self, total: &Arc<AtomicU64>, surroundings: &mut dyn Surroundings) -> Result<Self> {
         self.check()?;
-        surroundings.admit("a copy of the cache set", self.state.bytes_for(self.state.offset()))?;
+        surroundings.admit("a copy of the cache set", self.state.fork_bytes())?;
         let fork = Self::over(Rc::clone(&self.model), self.state.fork()?, total);
         fork.mirror.extend(&self.mirror.tokens());
         fork.mirror.set_logits(self.mirror.logits());
@@ -89,19 +89,28 @@ impl Sequence {
 
     /// Asks for the memory to forward `width` tokens up to position `end`.
     pub fn admit(&self, width: u64, end: u64, surroundings: &mut dyn Surroundings) -> Result<()> {
-        let need = self.growth(end).saturating_add(self.model.workspace_bytes(width, end));
+        let need = self.growth(end).saturating_add(self.workspace(width, end));
         surroundings.admit(&format!("a forward of {width} tokens up to position {end}"), need)
+    }
+
+    fn workspace(&self, width: u64, end: u64) -> u64 {
+        self.model.workspace_bytes(width, end, self.state.bytes_for(end))
+    }
+
+    /// Most tokens of the next forward of a prompt that is read in chunks of `chunk`.
+    pub fn chunk(&self, chunk: u64) -> u64 {
+        self.state.max_forward().map_or(chunk, |most| chunk.min(most.max(1)))
     }
 
     /// Bytes that covering `end` tokens takes beyond those that are counted for this sequence.
     fn growth(&self, end: u64) -> u64 {
-        self.state.bytes_for(end).saturating_sub(self.mirror.bytes())
+        self.state.bytes_for(end).saturating_sub(self.state.bytes().max(self.granted()))
     }
 
     /// Asks for the memory that a whole prompt takes, before any of it is forwarded.
     pub fn admit_prompt(&self, request: &Request, surroundings: &mut dyn Surroundings) -> Result<()> {
         let end = request.prompt.len() as u64;
-        let workspace = self.model.workspace_bytes(request.chunk.min(end), end);
+        let workspace = self.workspace(request.chunk.min(end), end);
         surroundings.admit(&format!("a prompt of {end} tokens"), self.growth(end).saturating_add(workspace))
     }
 
@@ -215,10 +224,15 @@ impl Sequence {
         }
     }
 
+    /// Bytes of what the state may grow to without asking again.
+    fn granted(&self) -> u64 {
+        if self.admitted == 0 { 0 } else { self.state.bytes_for(self.admitted) }
+    }
+
     /// Brings the mirror's sizes up to date. Not done at each token: it asks every layer.
     pub fn refresh(&self) {
-        let granted = if self.admitted == 0 { 0 } else { self.state.bytes_for(self.admitted) };
-        self.mirror.set_bytes(self.state.bytes().max(granted));
+        let grown = self.granted().saturating_sub(self.state.bytes());
+        self.mirror.set_bytes(self.state.own_bytes() + grown);
         self.mirror.set_layers(self.state.layers());
     }
 }

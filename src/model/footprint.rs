@@ -1,7 +1,5 @@
 //! What a model's states and forwards occupy, estimated from above: MLX's CPU allocator does not
-//! survive a refusal, so work is admitted before it starts.
-
-use crate::cache::PlainCache;
+//! survive a refusal, so work is admitted before it starts. What caches occupy, their scheme tells.
 
 /// The sizes that memory depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,23 +31,14 @@ pub struct Storage {
 const LAYERS_IN_FLIGHT: u128 = 4;
 
 impl Footprint {
-    /// Keys and values of a token in all layers.
+    /// Keys and values of a token in all layers, without options.
     pub fn cache_bytes_per_token(&self) -> u64 {
         2 * self.layers * self.kv_heads * self.head_dim * self.storage.kv_bytes
     }
 
-    /// The same with another type of keys and values.
-    pub fn with_kv_bytes(self, kv_bytes: u64) -> Self {
-        Footprint { storage: Storage { kv_bytes, ..self.storage }, ..self }
-    }
-
-    /// A state that covers `tokens` tokens, the room for more in its slabs included.
-    pub fn state_bytes(&self, tokens: u64) -> u64 {
-        PlainCache::capacity_for(tokens).saturating_mul(self.cache_bytes_per_token())
-    }
-
-    /// Greatest transient bytes of a forward of `tokens` tokens that ends at position `end`.
-    pub fn workspace_bytes(&self, tokens: u64, end: u64) -> u64 {
+    /// Greatest transient bytes of a forward of `tokens` tokens that ends at position `end`, beside a state of
+    /// `state_bytes` bytes.
+    pub fn workspace_bytes(&self, tokens: u64, end: u64, state_bytes: u64) -> u64 {
         // Positions are 32-bit numbers; in 128 bits nothing below overflows.
         let wide = |number: u64| u128::from(number.min(1 << 32));
         let (tokens, end) = (wide(tokens), wide(end));
@@ -61,8 +50,9 @@ impl Footprint {
         // Norms and sums; gate, up, the sigmoid and the two products.
         let rows = 6 * wide(self.hidden) + projections + 5 * wide(self.intermediate);
         let layer = (scores + rows * tokens) * wide(self.storage.float_bytes);
-        // A slab that grows exists twice.
-        let growth = 2 * u128::from(self.state_bytes(end as u64)) / wide(self.layers.max(1));
+        // An array of keys or values that grows exists twice; segments stay where they are.
+        let grown = if self.storage.scores { 2 * u128::from(state_bytes) } else { 0 };
+        let growth = grown / wide(self.layers.max(1));
         // Scores over the vocabulary: normalised, sorted, cumulated and so on in float32.
         let head = 12 * wide(self.vocabulary) * 4;
         // The mask of a chunk.
@@ -88,21 +78,14 @@ mod tests {
     };
 
     #[test]
-    fn a_cache_grows_in_steps() {
-        assert_eq!(SMOLLM2.cache_bytes_per_token(), 46080);
-        assert_eq!(SMOLLM2.state_bytes(0), 0);
-        assert_eq!(SMOLLM2.state_bytes(1), SMOLLM2.state_bytes(256));
-        assert!(SMOLLM2.state_bytes(257) > SMOLLM2.state_bytes(256));
-        assert!(SMOLLM2.state_bytes(1000) >= 1024 * 46080);
-    }
-
-    #[test]
     fn the_workspace_holds_the_scores_and_does_not_overflow() {
-        assert!(SMOLLM2.workspace_bytes(512, 4096) > 3 * 9 * 512 * 4096 * 4);
-        assert_eq!(SMOLLM2.workspace_bytes(u64::MAX, u64::MAX), u64::MAX);
+        assert!(SMOLLM2.workspace_bytes(512, 4096, 0) > 3 * 9 * 512 * 4096 * 4);
+        assert_eq!(SMOLLM2.workspace_bytes(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
         let storage = Storage { kv_bytes: 2, scores: false, ..SMOLLM2.storage };
         let without = Footprint { storage, ..SMOLLM2 };
-        assert!(without.workspace_bytes(512, 4096) < SMOLLM2.workspace_bytes(512, 4096) / 2);
+        assert!(
+            without.workspace_bytes(512, 4096, 1 << 30) < SMOLLM2.workspace_bytes(512, 4096, 1 << 30) / 2
+        );
         assert_eq!(without.cache_bytes_per_token() * 2, SMOLLM2.cache_bytes_per_token());
     }
 }

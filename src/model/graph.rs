@@ -1,14 +1,13 @@
 //! What a family's graph offers to the drivers.
 
 use crate::base::Result;
-use crate::cache::LayerCache;
-use crate::mlx::{Array, Dtype};
+use crate::cache::{LayerCache, LayerNeeds};
+use crate::mlx::Array;
 
 /// A causal language model over token ids.
 pub trait CausalGraph {
-    /// Empty caches, one per layer that owns one. `dtype` is that of keys and values where the arithmetic leaves a
-    /// choice.
-    fn new_caches(&self, dtype: Dtype) -> Vec<Box<dyn LayerCache>>;
+    /// What each layer that owns a cache needs of it, in order.
+    fn cache_needs(&self) -> Vec<LayerNeeds>;
 
     /// Appends `ids` `[1, tokens]` to the caches and leaves out what only the scores need. On
     /// failure the caches may cover the tokens in part.

@@ -76,7 +76,7 @@ impl TokenModel for FakeModel {
         }))
     }
 
-    fn workspace_bytes(&self, tokens: u64, _end: u64) -> u64 {
+    fn workspace_bytes(&self, tokens: u64, _end: u64, _state_bytes: u64) -> u64 {
         tokens.saturating_mul(self.faulty.spec.workspace_bytes_per_token)
     }
 
@@ -229,7 +229,9 @@ impl TokenState for FakeState {
                 signature: "fake".into(),
                 offset: self.offset(),
                 bytes: self.bytes() / layers,
+                shared_bytes: 0,
                 trimmable: self.faulty.spec.trimmable,
+                minimum_reusable_offset: 0,
             })
             .collect()
     }

@@ -22,6 +22,8 @@ pub(super) struct Blueprint {
     pub(super) kept: Arc<[KeptTensor]>,
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
+    /// Tokens of a forward of a prompt.
+    pub(super) chunk: u64,
     pub(super) device: DeviceKind,
     /// The matrices among the kept tensors.
     pub(super) linears: Arc<[PlannedLinear]>,
@@ -142,6 +144,7 @@ impl MlxBuilder {
             graph,
             footprint: blueprint.footprint,
             context_limit: blueprint.context_limit,
+            chunk: blueprint.chunk,
             device: blueprint.device,
             kv_dtype: blueprint.kv_dtype,
             arithmetic: blueprint.arithmetic,

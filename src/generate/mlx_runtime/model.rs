@@ -1,10 +1,13 @@
 //! A loaded model: forwards, scores and pipelined steps.
 
+use std::rc::Rc;
+
 use super::pace::{CancelPace, Speed};
 use super::pending::MlxPending;
 use super::state::MlxState;
 use crate::base::options::{CacheOptions, KvType, Sampling};
 use crate::base::{CancelToken, Error, Result};
+use crate::cache::{Backing, Scheme};
 use crate::generate::runtime::{LogprobReport, PendingToken, StepInput, TokenModel, TokenState};
 use crate::mlx::{self, Array, DeviceKind, Dtype, ops, prim};
 use crate::model::footprint::Footprint;
@@ -16,6 +19,8 @@ pub(super) struct MlxModel {
     pub(super) graph: Box<dyn CausalGraph>,
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
+    /// Tokens of a forward of a prompt.
+    pub(super) chunk: u64,
     pub(super) device: DeviceKind,
     /// Of keys and values where the arithmetic leaves a choice.
     pub(super) kv_dtype: Dtype,
@@ -88,18 +93,18 @@ impl TokenModel for MlxModel {
             0 => self.context_limit,
             capacity => capacity.min(self.context_limit),
         };
-        let kv_dtype = self.kv_dtype(options.kv_type)?;
-        Ok(Box::new(MlxState {
-            caches: self.graph.new_caches(kv_dtype),
-            model: self.id,
-            capacity,
-            footprint: self.footprint.with_kv_bytes(kv_dtype.size() as u64),
-            lost: false,
-        }))
+        let backing = match self.arithmetic {
+            Arithmetic::Kernels => Backing::Segments,
+            Arithmetic::Exact | Arithmetic::Blas => Backing::Arrays,
+        };
+        let dtype = self.kv_dtype(options.kv_type)?;
+        let scheme = Scheme::new(options, &self.graph.cache_needs(), backing, dtype, self.chunk)?;
+        let caches = scheme.caches()?;
+        Ok(Box::new(MlxState { caches, model: self.id, capacity, scheme: Rc::new(scheme), lost: false }))
     }
 
-    fn workspace_bytes(&self, tokens: u64, end: u64) -> u64 {
-        self.footprint.workspace_bytes(tokens, end)
+    fn workspace_bytes(&self, tokens: u64, end: u64, state_bytes: u64) -> u64 {
+        self.footprint.workspace_bytes(tokens, end, state_bytes)
     }
 
     fn final_width(&self) -> u64 {
@@ -119,7 +124,8 @@ impl TokenModel for MlxModel {
             self.graph.extend(&ids, &mut state.caches, &mut pace)?;
             state.evaluate()?;
             cancel.check()
-        })
+        })?;
+        state.maintain()
     }
 
     fn logits(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {

@@ -118,6 +118,7 @@ impl MlxSource {
             kept: plan.kept().into(),
             footprint,
             context_limit,
+            chunk: u64::from(info.prefill_chunk),
             device,
             linears: plan.linears().into(),
             arithmetic,

@@ -1,13 +1,13 @@
 //! The state of one sequence.
 
 use std::any::Any;
+use std::rc::Rc;
 
 use crate::base::info::LayerCacheInfo;
 use crate::base::{Error, Result};
-use crate::cache::LayerCache;
+use crate::cache::{LayerCache, Scheme};
 use crate::generate::runtime::TokenState;
 use crate::mlx::eval;
-use crate::model::footprint::Footprint;
 
 /// One cache per layer, all with the same offset between calls.
 pub(super) struct MlxState {
@@ -16,8 +16,8 @@ pub(super) struct MlxState {
     pub(super) model: u64,
     /// Most tokens it may cover.
     pub(super) capacity: u64,
-    /// The model's, with this state's keys and values.
-    pub(super) footprint: Footprint,
+    /// How the caches were made and when they change.
+    pub(super) scheme: Rc<Scheme>,
     /// A computation that wrote the caches failed, and what they hold is unknown.
     pub(super) lost: bool,
 }
@@ -36,6 +36,11 @@ impl MlxState {
         eval(&arrays)
     }
 
+    /// Reduces the precision of what is due. A failure leaves every layer with all its tokens.
+    pub(super) fn maintain(&mut self) -> Result<()> {
+        self.scheme.maintenance().run(&mut self.caches)
+    }
+
     /// Runs `work` on the caches. If it fails, they cover the tokens that they covered before.
     pub(super) fn transaction<T>(
         &mut self,
@@ -50,6 +55,7 @@ impl MlxState {
                 self.capacity
             )));
         }
+        self.maintain()?;
         let result = work(self);
         if result.is_err() {
             self.roll_back(before);
@@ -109,7 +115,7 @@ impl TokenState for MlxState {
             caches: self.caches.iter().map(|cache| cache.fork()).collect(),
             model: self.model,
             capacity: self.capacity,
-            footprint: self.footprint,
+            scheme: Rc::clone(&self.scheme),
             lost: false,
         }))
     }
@@ -118,8 +124,20 @@ impl TokenState for MlxState {
         self.caches.iter().map(|cache| cache.bytes() as u64).sum()
     }
 
+    fn own_bytes(&self) -> u64 {
+        self.caches.iter().map(|cache| cache.own_bytes() as u64).sum()
+    }
+
+    fn fork_bytes(&self) -> u64 {
+        self.caches.iter().map(|cache| cache.fork_bytes() as u64).sum()
+    }
+
     fn bytes_for(&self, tokens: u64) -> u64 {
-        self.footprint.state_bytes(tokens)
+        self.scheme.bytes_for(tokens)
+    }
+
+    fn max_forward(&self) -> Option<u64> {
+        self.scheme.maintenance().max_forward(&self.caches)
     }
 
     fn layers(&self) -> Vec<LayerCacheInfo> {
@@ -129,6 +147,8 @@ impl TokenState for MlxState {
                 signature: cache.signature().to_string(),
                 offset: cache.offset() as u64,
                 bytes: cache.bytes() as u64,
+                shared_bytes: cache.shared_bytes() as u64,
+                minimum_reusable_offset: cache.minimum_reusable_offset() as u64,
                 trimmable: cache.can_forget(cache.offset().min(1)),
             })
             .collect()

@@ -16,6 +16,7 @@ pub(crate) mod bytes;
 mod cpu;
 mod exp;
 pub(crate) mod kernel;
+pub(crate) mod kv;
 pub(crate) mod linear;
 pub(crate) mod mapping;
 pub(crate) mod norm;
@@ -37,7 +38,6 @@ mod simd_avx512;
 #[cfg(target_arch = "aarch64")]
 mod simd_neon;
 mod sixteen;
-pub(crate) mod slab;
 pub(crate) mod threads;
 pub(crate) mod vocabulary;
 

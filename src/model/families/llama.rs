@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use crate::base::Result;
-use crate::cache::LayerCache;
+use crate::cache::{LayerCache, LayerNeeds};
 use crate::mlx::ops::{self, Linear, Weight};
-use crate::mlx::{Array, Dtype, Mask};
+use crate::mlx::{Array, Mask};
 use crate::model::config::ModelConfig;
 use crate::model::footprint::{Footprint, Storage};
 use crate::model::graph::{CausalGraph, Pace};
@@ -211,8 +211,8 @@ impl Layer {
 }
 
 impl CausalGraph for Llama {
-    fn new_caches(&self, dtype: Dtype) -> Vec<Box<dyn LayerCache>> {
-        self.layers.iter().map(|layer| layer.attention.new_cache(dtype)).collect()
+    fn cache_needs(&self) -> Vec<LayerNeeds> {
+        self.layers.iter().map(|layer| layer.attention.cache_needs()).collect()
     }
 
     fn extend(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<()> {

@@ -2,9 +2,9 @@
 
 use super::norm::RmsNorm;
 use crate::base::Result;
-use crate::cache::{InterleavedCache, LayerCache, PlainCache};
+use crate::cache::{KvSizes, LayerCache, LayerNeeds};
 use crate::mlx::ops::{self, CausalAttention, KeysValues, Linear, Rope};
-use crate::mlx::{Array, Dtype, Mask, prim};
+use crate::mlx::{Array, Mask, prim};
 use crate::model::graph::Pace;
 use crate::model::tensors::Arithmetic;
 
@@ -62,13 +62,11 @@ impl Attention {
         Ok(Attention { shape, projections, rope, exact: arithmetic == Arithmetic::Exact, fused })
     }
 
-    /// An empty cache of the kind that this attention works with; `dtype` is that of keys and values where the kind
-    /// leaves a choice.
-    pub fn new_cache(&self, dtype: Dtype) -> Box<dyn LayerCache> {
-        match self.fused {
-            Some(_) => Box::new(InterleavedCache::new(dtype)),
-            None => Box::new(PlainCache::new()),
-        }
+    pub fn cache_needs(&self) -> LayerNeeds {
+        let AttentionShape { kv_heads, head_dim, .. } = self.shape;
+        let dims = head_dim as usize;
+        let sizes = KvSizes { kv_heads: kv_heads as usize, key_dims: dims, value_dims: dims };
+        LayerNeeds { sizes, window: None }
     }
 
     /// `x + attention(norm(x))` for `x` `[1, tokens, hidden]`: the tokens that follow those of the cache.

@@ -34,7 +34,8 @@ fn scores_are_those_of_a_float64_model() {
             let model = load(folder.path(), &options).unwrap();
             for (count, chunk) in [(1, 64), (2, 64), (7, 3), (40, 16), (300, 200), (300, 512)] {
                 let tokens = prompt(count);
-                let mut state = model.new_state(&CacheOptions { kv_type, capacity: 0 }).unwrap();
+                let mut state =
+                    model.new_state(&CacheOptions { kv_type, ..CacheOptions::default() }).unwrap();
                 let found = read(&model, state.as_mut(), &tokens, chunk);
                 assert_near(&found, &tiny.scores(&tokens), bound);
             }
@@ -104,10 +105,11 @@ fn a_forward_in_pieces_has_the_same_bits() {
 fn check_pieces(model: &MlxModel, points: usize) {
     let (first, second) = (prompt(30), prompt(21));
     let run = |pace: &mut dyn Pace| -> Vec<f32> {
-        let mut caches = model.graph.new_caches(model.kv_dtype);
+        let mut state = new_state(model);
+        let caches = &mut state.as_any_mut().downcast_mut::<MlxState>().unwrap().caches;
         let ids = |tokens: &[u32]| ops::token_ids(tokens, 40).unwrap();
-        model.graph.extend(&ids(&first), &mut caches, pace).unwrap();
-        let hidden = model.graph.hidden(&ids(&second), &mut caches, pace).unwrap();
+        model.graph.extend(&ids(&first), caches, pace).unwrap();
+        let hidden = model.graph.hidden(&ids(&second), caches, pace).unwrap();
         model.graph.scores(&hidden).unwrap().to_vec::<f32>().unwrap()
     };
     let whole = run(&mut Unpaced);

@@ -26,7 +26,7 @@ fn check_estimates(model: &MlxModel) {
         covered = end;
         assert!(state.bytes() <= state.bytes_for(covered));
         let peak = memory::peak() as u64;
-        let estimate = state.bytes_for(end) + model.workspace_bytes(count as u64, end);
+        let estimate = state.bytes_for(end) + model.workspace_bytes(count as u64, end, state.bytes_for(end));
         assert!(peak.saturating_sub(before) <= estimate, "{peak} after {before}, estimated {estimate}");
     }
 }

@@ -1,0 +1,321 @@
+//! From the options of a cache set to the caches of a model's layers.
+
+use std::rc::Rc;
+
+use super::maintenance::{Maintenance, Planned};
+use super::segmented::{KvSizes, SEGMENT, SegmentedCache};
+use super::{LayerCache, PlainCache, Precision, SegmentForm, check_affine, check_group};
+use crate::base::options::{
+    AffineGroups, AffineLayers, CacheOptions, PageOptions, TurboQuantOptions, WindowOptions,
+};
+use crate::base::{Error, Result};
+use crate::mlx::Dtype;
+use crate::mlx::ops::{Pools, Visible};
+
+/// What a layer needs a cache for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerNeeds {
+    pub sizes: KvSizes,
+    /// A query sees at most that many of the latest tokens.
+    pub window: Option<usize>,
+}
+
+/// Where keys and values live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Arrays of MLX's, for its own attention.
+    Arrays,
+    /// Segments, for the CPU's kernels.
+    Segments,
+}
+
+/// How the caches of a set are made, what they cost and when they change.
+#[derive(Clone, Debug)]
+pub struct Scheme {
+    layers: Vec<LayerScheme>,
+    backing: Backing,
+    /// Type of keys and values that are not quantised.
+    dtype: Dtype,
+    pages: Option<PageOptions>,
+    maintenance: Rc<Maintenance>,
+    /// Most tokens of a forward of a prompt.
+    chunk: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LayerScheme {
+    needs: LayerNeeds,
+    /// A window that the set's options ask for.
+    window: Option<WindowOptions>,
+    planned: Option<Planned>,
+}
+
+impl Scheme {
+    /// INVALID_ARGUMENT or UNSUPPORTED naming the option, and the layer where one layer is the reason. `dtype` is that
+    /// of keys and values that are not quantised; prompts are read in chunks of `chunk` tokens.
+    pub fn new(
+        options: &CacheOptions,
+        layers: &[LayerNeeds],
+        backing: Backing,
+        dtype: Dtype,
+        chunk: u64,
+    ) -> Result<Self> {
+        check_window(options.window)?;
+        check_pages(options, backing)?;
+        if let Some(affine) = &options.affine {
+            check_table(&affine.layers, layers.len())?;
+        }
+        let mut schemes = Vec::with_capacity(layers.len());
+        for (index, needs) in layers.iter().enumerate() {
+            let window = if needs.window.is_none() { options.window } else { None };
+            let planned = planned(options, index, needs, window.is_some() || needs.window.is_some())
+                .map_err(|error| error.position(index as u64))?;
+            schemes.push(LayerScheme { needs: *needs, window, planned });
+        }
+        let maintenance =
+            Rc::new(Maintenance::new(schemes.iter().map(|scheme| scheme.planned).collect(), backing));
+        let scheme = Scheme {
+            layers: schemes,
+            backing,
+            dtype,
+            pages: options.pages,
+            maintenance,
+            chunk: chunk.max(1),
+        };
+        // What a kind refuses, it refuses now.
+        scheme.caches()?;
+        Ok(scheme)
+    }
+
+    /// Empty caches, one for each layer.
+    pub fn caches(&self) -> Result<Vec<Box<dyn LayerCache>>> {
+        let limit = self.pages.filter(|pages| pages.capacity > 0).map(|pages| {
+            pages.capacity.div_ceil(u64::from(pages.tokens)).saturating_mul(self.layers.len() as u64) as usize
+        });
+        let pools = Pools::new(self.layers.len(), limit);
+        self.layers
+            .iter()
+            .enumerate()
+            .map(|(index, layer)| {
+                let cache = match self.backing {
+                    Backing::Arrays => self.of_arrays(layer),
+                    Backing::Segments => self.of_segments(layer, &pools),
+                };
+                cache.map_err(|error| error.position(index as u64))
+            })
+            .collect()
+    }
+
+    fn of_arrays(&self, layer: &LayerScheme) -> Result<Box<dyn LayerCache>> {
+        match (layer.needs.window, layer.window, self.pages) {
+            (None, None, None) => Ok(Box::new(PlainCache::new())),
+            _ => Err(Error::unsupported("TODO")),
+        }
+    }
+
+    fn of_segments(&self, layer: &LayerScheme, pools: &std::sync::Arc<Pools>) -> Result<Box<dyn LayerCache>> {
+        let visible = match layer.window {
+            Some(WindowOptions { tokens, keep }) => {
+                Visible { window: Some((tokens - keep) as usize), keep: keep as usize }
+            }
+            None => Visible { window: layer.needs.window, keep: 0 },
+        };
+        let form = match layer.planned {
+            // The kernels quantise from the first token on, so that no result depends on how a prompt was cut.
+            Some(planned) if planned.start == 0 => form_of(planned.precision),
+            _ => SegmentForm::Float(self.dtype),
+        };
+        let segment = match self.pages {
+            Some(pages) if visible.window.is_none() => pages.tokens as usize,
+            _ => SEGMENT,
+        };
+        let pools = std::sync::Arc::clone(pools);
+        if let Some(planned) = layer.planned {
+            SegmentedCache::bytes_per_token(form_of(planned.precision), layer.needs.sizes)?;
+        }
+        Ok(Box::new(SegmentedCache::new(form, layer.needs.sizes, segment, visible, pools)?))
+    }
+
+    pub fn maintenance(&self) -> &Maintenance {
+        &self.maintenance
+    }
+
+    /// Most bytes that a state of `tokens` tokens occupies, the room for more included.
+    pub fn bytes_for(&self, tokens: u64) -> u64 {
+        self.layers.iter().map(|layer| self.layer_bytes(layer, tokens)).fold(0, u64::saturating_add)
+    }
+
+    fn layer_bytes(&self, layer: &LayerScheme, tokens: u64) -> u64 {
+        let held = match (layer.needs.window, layer.window) {
+            // A forward of a prompt stands behind what the window holds, and memory comes in steps.
+            (Some(window), _) => tokens.min((window as u64).saturating_add(self.chunk)),
+            (None, Some(window)) => tokens.min(window.tokens.saturating_add(self.chunk)),
+            (None, None) => tokens,
+        };
+        let float = self.float_bytes(layer.needs.sizes);
+        let room = |tokens: u64, bytes: u64| match (self.backing, self.pages) {
+            (Backing::Segments, None) => {
+                tokens.div_ceil(SEGMENT as u64).saturating_mul(SEGMENT as u64 * bytes)
+            }
+            (_, Some(pages)) => {
+                let page = u64::from(pages.tokens);
+                tokens.div_ceil(page).saturating_mul(page.saturating_mul(bytes))
+            }
+            (Backing::Arrays, None) => PlainCache::capacity_for(tokens).saturating_mul(bytes),
+        };
+        match layer.planned {
+            None => room(held, float),
+            Some(planned) => {
+                let encoded = self.encoded_bytes(layer.needs.sizes, planned.precision);
+                let before = match self.backing {
+                    Backing::Segments => planned.start,
+                    // A forward may cross the point from which on all is quantised.
+                    Backing::Arrays => planned.start.saturating_add(self.chunk),
+                };
+                room(held.min(before), float).max(room(held, encoded))
+            }
+        }
+    }
+
+    fn float_bytes(&self, sizes: KvSizes) -> u64 {
+        (sizes.kv_heads * (sizes.key_dims + sizes.value_dims) * self.dtype.size()) as u64
+    }
+
+    /// Bytes of a token's keys and values.
+    fn encoded_bytes(&self, sizes: KvSizes, precision: Precision) -> u64 {
+        if self.backing == Backing::Segments
+            && let Ok(bytes) = SegmentedCache::bytes_per_token(form_of(precision), sizes)
+        {
+            return bytes as u64;
+        }
+        let KvSizes { kv_heads, key_dims, value_dims } = sizes;
+        let elements = (kv_heads * (key_dims + value_dims)) as u64;
+        match precision {
+            Precision::Affine { bits, group } => {
+                elements * u64::from(bits) / 8 + elements / u64::from(group) * 2 * self.dtype.size() as u64
+            }
+            Precision::TurboQuant { key_bits, value_bits, .. } => {
+                let (keys, values) = ((kv_heads * key_dims) as u64, (kv_heads * value_dims) as u64);
+                // Scales and zeros of keys, scales of values, in half precision for each 32 elements.
+                keys * u64::from(key_bits) / 8
+                    + values * u64::from(value_bits) / 8
+                    + (2 * keys + values) / 32 * 2
+            }
+        }
+    }
+}
+
+fn form_of(precision: Precision) -> SegmentForm {
+    match precision {
+        Precision::Affine { bits, group } => SegmentForm::Affine { bits, group },
+        Precision::TurboQuant { key_bits, value_bits, .. } => {
+            SegmentForm::TurboQuant { key_bits, value_bits }
+        }
+    }
+}
+
+/// To what the options reduce a layer's keys and values, and when.
+fn planned(
+    options: &CacheOptions,
+    layer: usize,
+    needs: &LayerNeeds,
+    windowed: bool,
+) -> Result<Option<Planned>> {
+    if let Some(TurboQuantOptions { key_bits, value_bits, start, deferred }) = options.turboquant {
+        if windowed {
+            warn_of_windows();
+            return Ok(None);
+        }
+        check_turboquant(key_bits, value_bits, needs.sizes)?;
+        let precision = Precision::TurboQuant { key_bits, value_bits, deferred };
+        return Ok(Some(Planned { precision, start }));
+    }
+    let Some(affine) = &options.affine else { return Ok(None) };
+    let groups = match &affine.layers {
+        AffineLayers::Uniform(groups) => Some(*groups),
+        AffineLayers::Table(table) => {
+            table.iter().find(|(index, _)| *index == layer).map(|(_, groups)| *groups)
+        }
+    };
+    let Some(AffineGroups { bits, group }) = groups else { return Ok(None) };
+    check_affine(bits, group)?;
+    check_group(needs.sizes.key_dims, group)?;
+    check_group(needs.sizes.value_dims, group)?;
+    Ok(Some(Planned { precision: Precision::Affine { bits, group }, start: affine.start() }))
+}
+
+/// TurboQuant leaves windows as they are, which a user of a model with windows should know.
+fn warn_of_windows() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        log::warn!(
+            "TurboQuant leaves layers with a window in full precision; the set's description tells which"
+        );
+    });
+}
+
+fn check_turboquant(key_bits: u32, value_bits: u32, sizes: KvSizes) -> Result<()> {
+    if !matches!(key_bits, 2 | 4 | 5 | 8) {
+        let text = format!("TurboQuant keeps keys in 2, 4, 5 or 8 bits, not in {key_bits}");
+        return Err(Error::invalid_argument(text).field("turboquant_key_bits"));
+    }
+    if !matches!(value_bits, 2 | 3 | 4 | 5 | 8) {
+        let text = format!("TurboQuant keeps values in 2, 3, 4, 5 or 8 bits, not in {value_bits}");
+        return Err(Error::invalid_argument(text).field("turboquant_value_bits"));
+    }
+    for dims in [sizes.key_dims, sizes.value_dims] {
+        if !matches!(dims, 64 | 128 | 256 | 512) {
+            let text = format!("TurboQuant takes heads of 64, 128, 256 or 512 elements, not of {dims}");
+            return Err(Error::unsupported(text).field("turboquant_key_bits"));
+        }
+    }
+    Ok(())
+}
+
+fn check_window(window: Option<WindowOptions>) -> Result<()> {
+    let Some(WindowOptions { tokens, keep }) = window else { return Ok(()) };
+    if tokens == 0 || tokens > i32::MAX as u64 {
+        let text = format!("a window has from 1 to 2^31 - 1 tokens, not {tokens}");
+        return Err(Error::invalid_argument(text).field("window"));
+    }
+    if keep >= tokens {
+        let text = format!("a window of {tokens} tokens that always keeps the first {keep} would never move");
+        return Err(Error::invalid_argument(text).field("window_keep"));
+    }
+    Ok(())
+}
+
+fn check_pages(options: &CacheOptions, backing: Backing) -> Result<()> {
+    let Some(pages) = options.pages else { return Ok(()) };
+    let bad = |text: String, field: &str| Err(Error::invalid_argument(text).field(field));
+    if pages.tokens == 0 || pages.tokens > 1 << 16 {
+        return bad(format!("a page has from 1 to 65536 tokens, not {}", pages.tokens), "page_tokens");
+    }
+    if backing == Backing::Segments && !pages.tokens.is_multiple_of(16) {
+        let text = format!("pages for the CPU's kernels have a multiple of 16 tokens, not {}", pages.tokens);
+        return Err(Error::unsupported(text).field("page_tokens"));
+    }
+    if options.window.is_some() {
+        return bad("a window and pages exclude each other".to_owned(), "page_tokens");
+    }
+    if options.turboquant.is_some() && backing == Backing::Arrays {
+        let text = "there are no pages of TurboQuant codes for MLX's own attention";
+        return Err(Error::unsupported(text).field("page_tokens"));
+    }
+    Ok(())
+}
+
+fn check_table(layers: &AffineLayers, count: usize) -> Result<()> {
+    let AffineLayers::Table(table) = layers else { return Ok(()) };
+    let mut seen = vec![false; count];
+    for (layer, _) in table {
+        let bad =
+            |text: String| Err(Error::invalid_argument(text).field("kv_config").position(*layer as u64));
+        match seen.get_mut(*layer) {
+            None => return bad(format!("there is no layer {layer}: the model has {count} with a cache")),
+            Some(true) => return bad(format!("layer {layer} stands twice in the table")),
+            Some(seen) => *seen = true,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Keys and values in the order of our CPU kernels, in segments that forks share.
+//!
+//! What is appended is never moved: a cache that grows takes one more segment, a fork takes none, and the first to
+//! write after a fork copies the live part of the last segment. With a window, segments that have left it are given
+//! up.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::{LayerCache, Precision, SegmentForm, Signature};
+use crate::base::{Error, Result};
+use crate::mlx::ops::{self, CausalAttention, KvForm, KvShape, Pools, Segments, Visible};
+use crate::mlx::{Array, Dtype, Mask};
+
+/// Tokens of a segment, unless pages of another size are asked for.
+pub const SEGMENT: usize = 256;
+
+/// The sizes of the keys and values of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvSizes {
+    pub kv_heads: usize,
+    pub key_dims: usize,
+    pub value_dims: usize,
+}
+
+/// `kv:segments:` and the form of the numbers, or `kv:pages:`, their size and the form.
+#[derive(Clone, Debug)]
+pub struct SegmentedCache {
+    form: SegmentForm,
+    sizes: KvSizes,
+    segments: Segments,
+    offset: usize,
+    visible: Visible,
+    /// What was quantised after the fact is good for no shorter prefix.
+    minimum: usize,
+}
+
+impl SegmentedCache {
+    /// UNSUPPORTED naming the head size if the form cannot take it.
+    pub fn new(
+        form: SegmentForm,
+        sizes: KvSizes,
+        segment: usize,
+        visible: Visible,
+        pools: Arc<Pools>,
+    ) -> Result<Self> {
+        let segments = Segments::new(shape(form, sizes)?, segment, pools);
+        Ok(SegmentedCache { form, sizes, segments, offset: 0, visible, minimum: 0 })
+    }
+
+    /// Bytes of each token, the layer's sizes and the form being given.
+    pub fn bytes_per_token(form: SegmentForm, sizes: KvSizes) -> Result<usize> {
+        let shape = shape(form, sizes)?;
+        Ok((shape.key_bytes(SEGMENT) + shape.value_bytes(SEGMENT)) / SEGMENT)
+    }
+
+    /// What an attention of a layer with a window of its own sees.
+    fn seen(&self, attention: &CausalAttention) -> Visible {
+        let window = match (attention.window, self.visible.window) {
+            (Some(own), Some(asked)) => Some(own.min(asked)),
+            (own, asked) => own.or(asked),
+        };
+        Visible { window, keep: self.visible.keep }
+    }
+
+    /// Counts `tokens` more and gives up what no later token can see.
+    fn advance(&mut self, tokens: usize, visible: Visible) {
+        self.offset += tokens;
+        if let Some(window) = visible.window {
+            self.segments.give_up(visible.keep, (self.offset + 1).saturating_sub(window));
+        }
+    }
+
+    fn check_room(&self, tokens: usize) -> Result<()> {
+        if self.offset + tokens > i32::MAX as usize {
+            return Err(Error::context_full("a cache covers at most 2^31 - 1 tokens"));
+        }
+        Ok(())
+    }
+}
+
+/// How a form of keys and values of such sizes lies in memory.
+fn shape(form: SegmentForm, sizes: KvSizes) -> Result<KvShape> {
+    let KvSizes { kv_heads, key_dims, value_dims } = sizes;
+    let kv_form = match form {
+        SegmentForm::Float(Dtype::Float32) => KvForm::F32,
+        SegmentForm::Float(Dtype::Float16) => KvForm::F16,
+        SegmentForm::Float(Dtype::Bfloat16) => KvForm::Bf16,
+        SegmentForm::Float(other) => return Err(Error::internal(format!("keys of {}", other.name()))),
+        SegmentForm::Affine { bits, group } => KvForm::Affine { bits, group: group as usize },
+        SegmentForm::TurboQuant { .. } => return Err(Error::internal("no kernel")),
+    };
+    if let SegmentForm::Affine { bits, group } = form {
+        super::check_affine(bits, group)?;
+        for dims in [key_dims, value_dims] {
+            super::check_group(dims, group)?;
+        }
+    }
+    Ok(KvShape { kv_heads, key_dims, value_dims, form: kv_form })
+}
+
+impl LayerCache for SegmentedCache {
+    fn offset(&self) -> usize {
+        self.offset
+    }
+
+    fn attend(&mut self, qkv: &Array, attention: &CausalAttention) -> Result<Array> {
+        let tokens = qkv.dim(1) as usize;
+        self.check_room(tokens)?;
+        let visible = self.seen(attention);
+        let attended = ops::attend(qkv, &mut self.segments, self.offset, attention, visible)?;
+        self.advance(tokens, visible);
+        Ok(attended)
+    }
+
+    fn store(&mut self, kv: &Array, attention: &CausalAttention) -> Result<()> {
+        let tokens = kv.dim(1) as usize;
+        self.check_room(tokens)?;
+        ops::store(kv, &mut self.segments, self.offset, attention)?;
+        self.advance(tokens, self.seen(attention));
+        Ok(())
+    }
+
+    fn mask(&self, _queries: usize, _window: Option<usize>) -> Result<Mask> {
+        // The kernel knows the positions.
+        Ok(Mask::None)
+    }
+
+    fn state(&self) -> Result<Vec<Array>> {
+        Ok(self.segments.written().cloned().into_iter().collect())
+    }
+
+    /// While what the token after the cut sees is still there.
+    fn can_forget(&self, tokens: usize) -> bool {
+        let keep = self.offset.saturating_sub(tokens);
+        let Some(window) = self.visible.window else { return true };
+        self.segments.held_from(self.visible.keep) <= (keep + 1).saturating_sub(window)
+    }
+
+    fn forget(&mut self, tokens: usize) -> usize {
+        if !self.can_forget(tokens) {
+            return 0;
+        }
+        let dropped = tokens.min(self.offset);
+        self.offset -= dropped;
+        self.segments.cut(self.offset);
+        dropped
+    }
+
+    fn signature(&self) -> Signature {
+        match self.segments.segment_tokens() {
+            SEGMENT => Signature::Segments(self.form),
+            page => Signature::Pages { page: page as u32, form: self.form },
+        }
+    }
+
+    fn minimum_reusable_offset(&self) -> usize {
+        self.minimum
+    }
+
+    fn bytes(&self) -> usize {
+        self.segments.bytes()
+    }
+
+    fn shared_bytes(&self) -> usize {
+        self.segments.shared_bytes()
+    }
+
+    fn own_bytes(&self) -> usize {
+        self.segments.own_bytes()
+    }
+
+    /// A segment: that of the common end is copied, or two new ones are begun.
+    fn fork_bytes(&self) -> usize {
+        2 * self.segments.segment_bytes()
+    }
+
+    fn fork(&self) -> Box<dyn LayerCache> {
+        Box::new(self.clone())
+    }
+
+    /// Computes what is left to compute, then converts at once.
+    fn encoded(&self, precision: Precision) -> Result<Option<Box<dyn LayerCache>>> {
+        let SegmentForm::Float(_) = self.form else { return Ok(None) };
+        let form = match precision {
+            Precision::Affine { bits, group } => SegmentForm::Affine { bits, group },
+            Precision::TurboQuant { key_bits, value_bits, .. } => {
+                SegmentForm::TurboQuant { key_bits, value_bits }
+            }
+        };
+        let segments = self.segments.converted(shape(form, self.sizes)?, self.offset)?;
+        Ok(Some(Box::new(SegmentedCache { form, segments, minimum: self.offset, ..self.clone() })))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}

@@ -1,0 +1,12 @@
+//! The keys and values of sequences in memory of our own, and the operation that writes and attends them.
+
+mod blocks;
+mod segments;
+mod step;
+
+#[cfg(test)]
+mod blocks_tests;
+
+pub use blocks::Pools;
+pub use segments::Segments;
+pub use step::{CausalAttention, Visible, attend, store};

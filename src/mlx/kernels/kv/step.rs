@@ -1,0 +1,220 @@
+//! Rotation, storage and attention as one operation over segments.
+
+use std::sync::Arc;
+
+use super::segments::{Segments, Table};
+use crate::base::{Error, Result};
+use crate::mlx::kernels::attention::KvShape;
+use crate::mlx::kernels::attention::{self, Attention, NewTokens, Sequence, Span};
+use crate::mlx::kernels::bytes::{floats, floats_mut};
+use crate::mlx::kernels::kernel::{Kernel, Output};
+use crate::mlx::kernels::primitive::apply;
+use crate::mlx::kernels::rope::Rotation;
+use crate::mlx::kernels::{scratch, threads};
+use crate::mlx::{Array, Dtype};
+
+/// Causal attention with grouped heads and rotary positions.
+#[derive(Clone)]
+pub struct CausalAttention {
+    pub heads: usize,
+    /// Divides `heads`.
+    pub kv_heads: usize,
+    /// Of queries, keys and values.
+    pub head_dim: usize,
+    pub scale: f32,
+    /// A query sees at most that many of the latest keys, its own included.
+    pub window: Option<usize>,
+    pub rotation: Arc<Rotation>,
+}
+
+/// What a query may see of the tokens up to its own: the first `keep`, and the latest `window`, its own included;
+/// all without a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visible {
+    pub window: Option<usize>,
+    pub keep: usize,
+}
+
+/// The result that says that an operation has run.
+const WRITTEN: Output<'static> = Output { shape: &[1], dtype: Dtype::Uint8 };
+
+/// Rotates the queries and keys of `qkv` `[1, tokens, (heads + 2 kv heads) * dims]`, which are the products of queries,
+/// keys and values one after the other; stores keys and values behind the first `offset` tokens of the segments;
+/// attends. Returns `[1, tokens, heads * dims]`. Fails without a change to what the segments hold.
+pub fn attend(
+    qkv: &Array,
+    segments: &mut Segments,
+    offset: usize,
+    attention: &CausalAttention,
+    visible: Visible,
+) -> Result<Array> {
+    let width =
+        i32::try_from(attention.heads * attention.head_dim).map_err(|_| Error::internal("too many heads"))?;
+    let shape = [qkv.dim(0), qkv.dim(1), width];
+    let step = Step::new(qkv, segments, offset, attention.clone(), visible)?;
+    let [attended, written] = apply(step, &inputs(qkv, segments), [Output::float(&shape), WRITTEN])?;
+    segments.set_written(written);
+    Ok(attended)
+}
+
+/// As `attend` for `kv` `[1, tokens, 2 kv heads * dims]`, keys and values alone, without attending.
+pub fn store(kv: &Array, segments: &mut Segments, offset: usize, attention: &CausalAttention) -> Result<()> {
+    let attention = CausalAttention { heads: 0, ..attention.clone() };
+    let step = Step::new(kv, segments, offset, attention, Visible::default())?;
+    let [written] = apply(step, &inputs(kv, segments), [WRITTEN])?;
+    segments.set_written(written);
+    Ok(())
+}
+
+/// The products, and what has to be written before.
+fn inputs<'a>(projected: &'a Array, segments: &'a Segments) -> Vec<&'a Array> {
+    [Some(projected), segments.written()].into_iter().flatten().collect()
+}
+
+struct Step {
+    attention: CausalAttention,
+    visible: Visible,
+    shape: KvShape,
+    /// Tokens of a segment.
+    segment: usize,
+    table: Table,
+    offset: usize,
+}
+
+impl Step {
+    fn new(
+        projected: &Array,
+        segments: &mut Segments,
+        offset: usize,
+        attention: CausalAttention,
+        visible: Visible,
+    ) -> Result<Self> {
+        let shape = *segments.shape();
+        if shape.kv_heads != attention.kv_heads
+            || [shape.key_dims, shape.value_dims] != [attention.head_dim; 2]
+        {
+            return Err(Error::internal("a cache of another layer's shape"));
+        }
+        segments.make_room(offset, offset + projected.dim(1) as usize)?;
+        let (table, segment) = (segments.table(), segments.segment_tokens());
+        Ok(Step { attention, visible, shape, segment, table, offset })
+    }
+}
+
+impl Kernel for Step {
+    fn run(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
+        let wrong_count = || Error::internal("a kernel was given the wrong number of arrays");
+        let Some(projected) = inputs.first() else { return Err(wrong_count()) };
+        let (attended, written) = match outputs {
+            [attended, written] => (Some(attended), written),
+            [written] => (None, written),
+            _ => return Err(wrong_count()),
+        };
+        written.fill(1);
+        let projected = floats(projected)?;
+        let CausalAttention { heads, kv_heads, head_dim, .. } = self.attention;
+        let (query_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
+        let stride = query_width + 2 * kv_width;
+        let tokens = projected.len() / stride;
+        scratch::with(tokens * (query_width + kv_width), |rotated| {
+            let (queries, new_keys) = rotated.split_at_mut(tokens * query_width);
+            self.rotate(projected, stride, queries, 0, heads)?;
+            self.rotate(projected, stride, new_keys, query_width, kv_heads)?;
+            let new = NewTokens {
+                keys: new_keys,
+                key_stride: kv_width,
+                values: &projected[query_width + kv_width..],
+                value_stride: stride,
+                tokens,
+            };
+            self.store(&new)?;
+            match attended {
+                Some(attended) => self.attend(queries, tokens, floats_mut(attended)?),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+impl Step {
+    /// Copies `heads` heads that begin at `first` in each token's row into `rotated`, and rotates them.
+    fn rotate(
+        &self,
+        projected: &[f32],
+        stride: usize,
+        rotated: &mut [f32],
+        first: usize,
+        heads: usize,
+    ) -> Result<()> {
+        let dims = self.attention.head_dim;
+        let width = heads * dims;
+        if width == 0 {
+            return Ok(());
+        }
+        for (token, row) in rotated.chunks_exact_mut(width).enumerate() {
+            row.copy_from_slice(&projected[token * stride + first..][..width]);
+            self.attention.rotation.rotate(row, heads, dims, self.offset + token);
+        }
+        Ok(())
+    }
+
+    /// Writes the new tokens to the segments that they fall into.
+    fn store(&self, new: &NewTokens<'_>) -> Result<()> {
+        let mut done = 0;
+        while done < new.tokens {
+            let position = self.offset + done;
+            let (index, at) = (position / self.segment, position % self.segment);
+            let tokens = (self.segment - at).min(new.tokens - done);
+            let Some(Some(block)) = self.table.get(index) else {
+                return Err(Error::internal("there is no room for a token"));
+            };
+            // SAFETY: `Segments::make_room` saw that no other value held this segment when this operation was built,
+            // and a value that came to hold it since waits for this operation before it reads it by itself; its
+            // operations come behind this one, as those of this value do, by `written`. All operations run on one
+            // thread after the other.
+            let memory = unsafe { block.bytes_mut() };
+            let (keys, values) = memory.split_at_mut(self.shape.key_bytes(self.segment));
+            let part = NewTokens {
+                keys: &new.keys[done * new.key_stride..],
+                values: &new.values[done * new.value_stride..],
+                tokens,
+                ..*new
+            };
+            attention::store(&self.shape, keys, values, self.segment, at, &part);
+            done += tokens;
+        }
+        Ok(())
+    }
+
+    fn attend(&self, queries: &[f32], tokens: usize, out: &mut [f32]) -> Result<()> {
+        let CausalAttention { heads, scale, .. } = self.attention;
+        let attention = Attention {
+            heads,
+            shape: self.shape,
+            scale,
+            causal: true,
+            window: self.visible.window,
+            soft_cap: None,
+            sinks: None,
+        };
+        let end = self.offset + tokens;
+        let mut spans = Vec::with_capacity(end.div_ceil(self.segment));
+        for (index, block) in self.table.iter().enumerate() {
+            let len = self.segment.min(end.saturating_sub(index * self.segment));
+            if len == 0 {
+                break;
+            }
+            let Some(block) = block else {
+                return Err(Error::internal("a token that is looked at was given up"));
+            };
+            // SAFETY: operations run on one thread after the other, and what is not an operation writes only to
+            // segments that no operation knows.
+            let memory = unsafe { block.bytes() };
+            let (keys, values) = memory.split_at(self.shape.key_bytes(self.segment));
+            spans.push(Span { keys, values, capacity: self.segment, first: 0, len });
+        }
+        let sequence =
+            Sequence { queries: tokens, position: self.offset, spans: &spans, first_position: 0, mask: None };
+        Ok(attention::attend(&*threads::pool()?, &attention, &[sequence], queries, out)?)
+    }
+}

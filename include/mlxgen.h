@@ -589,9 +589,62 @@ typedef struct {
      */
     int32_t kv_type;
     /**
+     * Keys and values in affine groups of 4 or 8 bits each; 0: as they are.
+     */
+    uint32_t kv_bits;
+    /**
+     * Tokens from which on keys and values are reduced, those before too; -1: 0 for kv_config and TurboQuant, else
+     * 5000, as in mlx-lm.
+     */
+    int64_t kv_start;
+    /**
+     * Elements that share a scale: 32, 64 or 128; 0: 64.
+     */
+    uint32_t kv_group;
+    /**
+     * TurboQuant for keys: 2, 4, 5 or 8 bits; 0: off. It needs heads of 64, 128, 256 or 512 elements and wins over
+     * kv_bits and kv_config. Layers with a window stay as they are.
+     */
+    uint32_t turboquant_key_bits;
+    /**
+     * TurboQuant for values: 2, 3, 4, 5 or 8 bits. Set both or none.
+     */
+    uint32_t turboquant_value_bits;
+    /**
+     * 1: attention reads TurboQuant's values rotated and rotates its result back, which is faster and not the same to
+     * the last bit. The library's own kernels always do.
+     */
+    int32_t turboquant_deferred;
+    /**
+     * Affine groups layer by layer: the text of a kv_config.json, a list of
+     * {"layer_idx": …, "bits": …, "group_size": …}. It wins over kv_bits. May be NULL.
+     */
+    const char *kv_config;
+    /**
+     * Bytes of kv_config.
+     */
+    size_t kv_config_size;
+    /**
+     * Layers without a window of their own keep that many tokens only: the first window_keep and the latest; 0: all.
+     */
+    uint64_t window;
+    /**
+     * The default is 4.
+     */
+    uint64_t window_keep;
+    /**
+     * Keys and values in pages of that many tokens, which the set and its forks take from one pool; 0: no pages. The
+     * library's own kernels need a multiple of 16.
+     */
+    uint32_t page_tokens;
+    /**
      * Zero.
      */
     int32_t reserved;
+    /**
+     * Most tokens in the pages of the set and its forks together; 0: as many as the engine's memory takes.
+     */
+    uint64_t page_capacity;
 } mlxgen_cache_options;
 
 /**
@@ -1519,8 +1572,10 @@ mlxgen_status mlxgen_cache_description_init(mlxgen_cache_description *descriptio
  * Threads: any thread.
  * Ownership: `options` is read during the call. `out` receives a handle that you release with
  * mlxgen_cache_release.
- * Codes: OK, INVALID_ARGUMENT, UNSUPPORTED (keys and values of another type than the model computes with,
- * where no kernels of the library's own compute), OUT_OF_MEMORY, WRONG_STATE (suspended, or after mlxgen_shutdown).
+ * Codes: OK, INVALID_ARGUMENT (an option without a meaning, or two that exclude each other: the error names it, and
+ * the layer where one is the reason), UNSUPPORTED (keys and values of another type than the model computes with, where
+ * no kernels of the library's own compute; heads that the options cannot take), OUT_OF_MEMORY, WRONG_STATE (suspended,
+ * or after mlxgen_shutdown).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_cache_new(mlxgen_model *model,

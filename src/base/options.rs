@@ -119,6 +119,20 @@ pub struct AffineGroups {
 
 impl AffineGroups {
     pub const DEFAULT_GROUP: u32 = 64;
+
+    /// INVALID_ARGUMENT naming the field unless keys and values can be kept in such groups.
+    pub fn validate(&self) -> Result<()> {
+        let AffineGroups { bits, group } = self;
+        if !matches!(bits, 4 | 8) {
+            let text = format!("keys and values can be kept in 4 or 8 bits, not in {bits}");
+            return Err(Error::invalid_argument(text).field("kv_bits"));
+        }
+        if !matches!(group, 32 | 64 | 128) {
+            let text = format!("groups of keys and values have 32, 64 or 128 elements, not {group}");
+            return Err(Error::invalid_argument(text).field("kv_group"));
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +143,22 @@ pub struct TurboQuantOptions {
     pub start: u64,
     /// Values are read rotated and attention's result is rotated back. Kernels of ours always do that.
     pub deferred: bool,
+}
+
+impl TurboQuantOptions {
+    /// INVALID_ARGUMENT naming the field unless there are codes of these widths.
+    pub fn validate(&self) -> Result<()> {
+        let TurboQuantOptions { key_bits, value_bits, .. } = self;
+        if !matches!(key_bits, 2 | 4 | 5 | 8) {
+            let text = format!("TurboQuant keeps keys in 2, 4, 5 or 8 bits, not in {key_bits}");
+            return Err(Error::invalid_argument(text).field("turboquant_key_bits"));
+        }
+        if !matches!(value_bits, 2 | 3 | 4 | 5 | 8) {
+            let text = format!("TurboQuant keeps values in 2, 3, 4, 5 or 8 bits, not in {value_bits}");
+            return Err(Error::invalid_argument(text).field("turboquant_value_bits"));
+        }
+        Ok(())
+    }
 }
 
 /// The first `keep` tokens and the latest ones, `tokens` together.

@@ -124,19 +124,6 @@ pub fn of_kind<T: LayerCache + 'static>(cache: &mut dyn LayerCache) -> Result<&m
     })
 }
 
-/// INVALID_ARGUMENT unless keys and values can be kept in affine groups of that kind.
-pub fn check_affine(bits: u32, group: u32) -> Result<()> {
-    if !matches!(bits, 4 | 8) {
-        let text = format!("keys and values can be kept in 4 or 8 bits, not in {bits}");
-        return Err(Error::invalid_argument(text).field("kv_bits"));
-    }
-    if !matches!(group, 32 | 64 | 128) {
-        let text = format!("groups of keys and values have 32, 64 or 128 elements, not {group}");
-        return Err(Error::invalid_argument(text).field("kv_group"));
-    }
-    Ok(())
-}
-
 /// UNSUPPORTED unless groups fill a head.
 pub fn check_group(dims: usize, group: u32) -> Result<()> {
     if dims.is_multiple_of(group as usize) {

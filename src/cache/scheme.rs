@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::maintenance::{Maintenance, Planned};
 use super::segmented::{KvSizes, SEGMENT, SegmentedCache};
-use super::{LayerCache, PlainCache, Precision, SegmentForm, check_affine, check_group};
+use super::{LayerCache, PlainCache, Precision, SegmentForm, check_group};
 use crate::base::options::{
     AffineGroups, AffineLayers, CacheOptions, PageOptions, TurboQuantOptions, WindowOptions,
 };
@@ -221,12 +221,14 @@ fn planned(
     needs: &LayerNeeds,
     windowed: bool,
 ) -> Result<Option<Planned>> {
-    if let Some(TurboQuantOptions { key_bits, value_bits, start, deferred }) = options.turboquant {
+    if let Some(turboquant) = options.turboquant {
+        let TurboQuantOptions { key_bits, value_bits, start, deferred } = turboquant;
         if windowed {
             warn_of_windows();
             return Ok(None);
         }
-        check_turboquant(key_bits, value_bits, needs.sizes)?;
+        turboquant.validate()?;
+        check_turboquant_heads(needs.sizes)?;
         let precision = Precision::TurboQuant { key_bits, value_bits, deferred };
         return Ok(Some(Planned { precision, start }));
     }
@@ -237,8 +239,9 @@ fn planned(
             table.iter().find(|(index, _)| *index == layer).map(|(_, groups)| *groups)
         }
     };
-    let Some(AffineGroups { bits, group }) = groups else { return Ok(None) };
-    check_affine(bits, group)?;
+    let Some(groups) = groups else { return Ok(None) };
+    groups.validate()?;
+    let AffineGroups { bits, group } = groups;
     check_group(needs.sizes.key_dims, group)?;
     check_group(needs.sizes.value_dims, group)?;
     Ok(Some(Planned { precision: Precision::Affine { bits, group }, start: affine.start() }))
@@ -254,15 +257,7 @@ fn warn_of_windows() {
     });
 }
 
-fn check_turboquant(key_bits: u32, value_bits: u32, sizes: KvSizes) -> Result<()> {
-    if !matches!(key_bits, 2 | 4 | 5 | 8) {
-        let text = format!("TurboQuant keeps keys in 2, 4, 5 or 8 bits, not in {key_bits}");
-        return Err(Error::invalid_argument(text).field("turboquant_key_bits"));
-    }
-    if !matches!(value_bits, 2 | 3 | 4 | 5 | 8) {
-        let text = format!("TurboQuant keeps values in 2, 3, 4, 5 or 8 bits, not in {value_bits}");
-        return Err(Error::invalid_argument(text).field("turboquant_value_bits"));
-    }
+fn check_turboquant_heads(sizes: KvSizes) -> Result<()> {
     for dims in [sizes.key_dims, sizes.value_dims] {
         if !matches!(dims, 64 | 128 | 256 | 512) {
             let text = format!("TurboQuant takes heads of 64, 128, 256 or 512 elements, not of {dims}");

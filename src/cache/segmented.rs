@@ -8,6 +8,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::{LayerCache, Precision, SegmentForm, Signature};
+use crate::base::options::AffineGroups;
 use crate::base::{Error, Result};
 use crate::mlx::ops::{self, CausalAttention, KvForm, KvShape, Pools, Segments, Visible};
 use crate::mlx::{Array, Dtype, Mask};
@@ -91,7 +92,7 @@ fn shape(form: SegmentForm, sizes: KvSizes) -> Result<KvShape> {
         SegmentForm::TurboQuant { .. } => return Err(Error::internal("no kernel")),
     };
     if let SegmentForm::Affine { bits, group } = form {
-        super::check_affine(bits, group)?;
+        AffineGroups { bits, group }.validate()?;
         for dims in [key_dims, value_dims] {
             super::check_group(dims, group)?;
         }

@@ -1,17 +1,22 @@
 //! The cache set handle: what a model keeps of the tokens it has read.
 
+use std::ffi::c_char;
 use std::sync::Arc;
 
 use super::buffer::{self, mlxgen_buffer};
 use super::cancel::{self, mlxgen_cancel};
 use super::error::mlxgen_error;
-use super::guard;
+use super::guard::{self, Call};
 use super::handle::{self, object};
 use super::model::{ModelObject, mlxgen_model};
-use super::options::{self, choice, versioned};
+use super::options::{self, choice, flag, versioned};
 use super::status::mlxgen_status;
-use crate::base::options::{CacheOptions, KvType};
-use crate::base::{Code, Result};
+use crate::base::kv_config::parse_kv_config;
+use crate::base::options::{
+    AffineGroups, AffineLayers, AffineOptions, CacheOptions, KvType, PageOptions, TurboQuantOptions,
+    WindowOptions,
+};
+use crate::base::{Code, Error, Result};
 use crate::engine::CacheSet;
 
 /// What a model keeps of the tokens it has read, so that they are not computed again. One call at
@@ -43,13 +48,65 @@ pub struct mlxgen_cache_options {
     pub capacity: u64,
     /// One of the MLXGEN_KV_ numbers.
     pub kv_type: i32,
+    /// Keys and values in affine groups of 4 or 8 bits each; 0: as they are.
+    pub kv_bits: u32,
+    /// Tokens from which on keys and values are reduced, those before too; -1: 0 for kv_config and TurboQuant, else
+    /// 5000, as in mlx-lm.
+    pub kv_start: i64,
+    /// Elements that share a scale: 32, 64 or 128; 0: 64.
+    pub kv_group: u32,
+    /// TurboQuant for keys: 2, 4, 5 or 8 bits; 0: off. It needs heads of 64, 128, 256 or 512 elements and wins over
+    /// kv_bits and kv_config. Layers with a window stay as they are.
+    pub turboquant_key_bits: u32,
+    /// TurboQuant for values: 2, 3, 4, 5 or 8 bits. Set both or none.
+    pub turboquant_value_bits: u32,
+    /// 1: attention reads TurboQuant's values rotated and rotates its result back, which is faster and not the same to
+    /// the last bit. The library's own kernels always do.
+    pub turboquant_deferred: i32,
+    /// Affine groups layer by layer: the text of a kv_config.json, a list of
+    /// {"layer_idx": …, "bits": …, "group_size": …}. It wins over kv_bits. May be NULL.
+    pub kv_config: *const c_char,
+    /// Bytes of kv_config.
+    pub kv_config_size: usize,
+    /// Layers without a window of their own keep that many tokens only: the first window_keep and the latest; 0: all.
+    pub window: u64,
+    /// The default is 4.
+    pub window_keep: u64,
+    /// Keys and values in pages of that many tokens, which the set and its forks take from one pool; 0: no pages. The
+    /// library's own kernels need a multiple of 16.
+    pub page_tokens: u32,
     /// Zero.
     pub reserved: i32,
+    /// Most tokens in the pages of the set and its forks together; 0: as many as the engine's memory takes.
+    pub page_capacity: u64,
 }
 
 versioned!(
-    mlxgen_cache_options, "cache_options", 16, { capacity: 8, kv_type: 16, reserved: 20 }, reserved: i32,
-    mlxgen_cache_options { struct_size: 0, capacity: 0, kv_type: MLXGEN_KV_AUTO, reserved: 0 }
+    mlxgen_cache_options, "cache_options", 16,
+    {
+        capacity: 8, kv_type: 16, kv_bits: 20, kv_start: 24, kv_group: 32, turboquant_key_bits: 36,
+        turboquant_value_bits: 40, turboquant_deferred: 44, kv_config: 48, kv_config_size: 56, window: 64,
+        window_keep: 72, page_tokens: 80, reserved: 84, page_capacity: 88
+    },
+    page_capacity: u64,
+    mlxgen_cache_options {
+        struct_size: 0,
+        capacity: 0,
+        kv_type: MLXGEN_KV_AUTO,
+        kv_bits: 0,
+        kv_start: -1,
+        kv_group: 0,
+        turboquant_key_bits: 0,
+        turboquant_value_bits: 0,
+        turboquant_deferred: 0,
+        kv_config: std::ptr::null(),
+        kv_config_size: 0,
+        window: 0,
+        window_keep: 4,
+        page_tokens: 0,
+        reserved: 0,
+        page_capacity: 0,
+    }
 );
 
 /// What a cache set holds. Set it up with mlxgen_cache_description_init.
@@ -77,7 +134,7 @@ versioned!(
     mlxgen_cache_description { struct_size: 0, tokens: 0, capacity: 0, bytes: 0, layers: 0, trimmable: 0 }
 );
 
-fn read_options(options: &mlxgen_cache_options) -> Result<CacheOptions> {
+fn read_options(call: &Call, options: &mlxgen_cache_options) -> Result<CacheOptions> {
     let types = [
         (MLXGEN_KV_AUTO, KvType::Auto),
         (MLXGEN_KV_FLOAT32, KvType::Float32),
@@ -85,8 +142,58 @@ fn read_options(options: &mlxgen_cache_options) -> Result<CacheOptions> {
         (MLXGEN_KV_BFLOAT16, KvType::Bfloat16),
     ];
     choice(options.reserved, "reserved", &[(0, ())])?;
-    let kv_type = choice(options.kv_type, "kv_type", &types)?;
-    Ok(CacheOptions { capacity: options.capacity, kv_type, ..CacheOptions::default() })
+    let start = match options.kv_start {
+        -1 => None,
+        start => Some(u64::try_from(start).map_err(|_| {
+            Error::invalid_argument(format!("kv_start is {start}; it can be -1 or a number of tokens"))
+                .field("kv_start")
+        })?),
+    };
+    Ok(CacheOptions {
+        capacity: options.capacity,
+        kv_type: choice(options.kv_type, "kv_type", &types)?,
+        affine: read_affine(call, options)?.map(|layers| AffineOptions { layers, start }),
+        turboquant: read_turboquant(options, start.unwrap_or(0))?,
+        window: (options.window > 0)
+            .then_some(WindowOptions { tokens: options.window, keep: options.window_keep }),
+        pages: read_pages(options)?,
+    })
+}
+
+fn read_affine(call: &Call, options: &mlxgen_cache_options) -> Result<Option<AffineLayers>> {
+    if !options.kv_config.is_null() || options.kv_config_size > 0 {
+        let text = call.text(options.kv_config, options.kv_config_size, "kv_config")?;
+        return parse_kv_config(text).map(Some);
+    }
+    let group = if options.kv_group == 0 { AffineGroups::DEFAULT_GROUP } else { options.kv_group };
+    let groups = AffineGroups { bits: options.kv_bits, group };
+    if options.kv_bits == 0 {
+        return Ok(None);
+    }
+    groups.validate()?;
+    Ok(Some(AffineLayers::Uniform(groups)))
+}
+
+fn read_turboquant(options: &mlxgen_cache_options, start: u64) -> Result<Option<TurboQuantOptions>> {
+    let (key_bits, value_bits) = (options.turboquant_key_bits, options.turboquant_value_bits);
+    let deferred = flag(options.turboquant_deferred, "turboquant_deferred")?;
+    if (key_bits, value_bits) == (0, 0) {
+        return Ok(None);
+    }
+    let options = TurboQuantOptions { key_bits, value_bits, start, deferred };
+    options.validate()?;
+    Ok(Some(options))
+}
+
+fn read_pages(options: &mlxgen_cache_options) -> Result<Option<PageOptions>> {
+    if options.page_tokens == 0 {
+        let text = "page_capacity is set without page_tokens";
+        return match options.page_capacity {
+            0 => Ok(None),
+            _ => Err(Error::invalid_argument(text).field("page_capacity")),
+        };
+    }
+    Ok(Some(PageOptions { tokens: options.page_tokens, capacity: options.page_capacity }))
 }
 
 fn get(cache: *const mlxgen_cache) -> Result<Arc<CacheSet>> {
@@ -130,8 +237,10 @@ pub unsafe extern "C" fn mlxgen_cache_description_init(
 /// Threads: any thread.
 /// Ownership: `options` is read during the call. `out` receives a handle that you release with
 /// mlxgen_cache_release.
-/// Codes: OK, INVALID_ARGUMENT, UNSUPPORTED (keys and values of another type than the model computes with,
-/// where no kernels of the library's own compute), OUT_OF_MEMORY, WRONG_STATE (suspended, or after mlxgen_shutdown).
+/// Codes: OK, INVALID_ARGUMENT (an option without a meaning, or two that exclude each other: the error names it, and
+/// the layer where one is the reason), UNSUPPORTED (keys and values of another type than the model computes with, where
+/// no kernels of the library's own compute; heads that the options cannot take), OUT_OF_MEMORY, WRONG_STATE (suspended,
+/// or after mlxgen_shutdown).
 /// Since: 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_cache_new(
@@ -145,7 +254,7 @@ pub unsafe extern "C" fn mlxgen_cache_new(
         guard::fallible(out_error, [out.cast()], |call| {
             call.required(out, "out")?;
             let model = handle::get::<ModelObject>(model, "model")?;
-            let options = read_options(&call.options(options)?)?;
+            let options = read_options(call, &call.options(options)?)?;
             call.write(out, handle::hand_out(CacheSet::new(&model.model, &options)?)?);
             Ok(Code::Ok)
         })

@@ -74,6 +74,48 @@ static void growing(mlxgen_model *model)
     mlxgen_cache_release(cache);
 }
 
+/* One option set to what it cannot be is an argument error that names it. */
+#define REFUSED(FIELD, VALUE)                                                                   \
+    do {                                                                                        \
+        mlxgen_cache *none = NULL;                                                              \
+        mlxgen_cache_options asked;                                                             \
+        mlxgen_cache_options_init(&asked, sizeof asked);                                        \
+        asked.FIELD = (VALUE);                                                                  \
+        EXPECT(INVALID_ARGUMENT, mlxgen_cache_new, model, &asked, &none, &error);               \
+        check_field(#FIELD, -1);                                                                \
+        CHECK(none == NULL);                                                                    \
+    } while (0)
+
+static void refused_options(mlxgen_model *model)
+{
+    REFUSED(kv_bits, 7);
+    REFUSED(kv_start, -2);
+    REFUSED(turboquant_key_bits, 3);
+    REFUSED(turboquant_deferred, 2);
+    REFUSED(reserved, 1);
+    REFUSED(page_capacity, 100);
+    mlxgen_cache *none = NULL;
+    mlxgen_cache_options asked;
+    mlxgen_cache_options_init(&asked, sizeof asked);
+    asked.kv_config_size = 3;
+    EXPECT(INVALID_ARGUMENT, mlxgen_cache_new, model, &asked, &none, &error);
+    check_field("kv_config", -1);
+    asked.kv_config_size = 0;
+    asked.kv_bits = 4;
+    asked.kv_group = 48;
+    EXPECT(INVALID_ARGUMENT, mlxgen_cache_new, model, &asked, &none, &error);
+    check_field("kv_group", -1);
+    asked.kv_group = 0;
+    asked.turboquant_key_bits = 8;
+    asked.turboquant_value_bits = 6;
+    EXPECT(INVALID_ARGUMENT, mlxgen_cache_new, model, &asked, &none, &error);
+    check_field("turboquant_value_bits", -1);
+    asked.kv_config = "[{\"layer_idx\": 0}]";
+    asked.kv_config_size = strlen(asked.kv_config);
+    EXPECT(INVALID_ARGUMENT, mlxgen_cache_new, model, &asked, &none, &error);
+    check_field("kv_config", -1);
+}
+
 static void refusals(mlxgen_model *model)
 {
     mlxgen_cache *cache = NULL;
@@ -90,6 +132,7 @@ static void refusals(mlxgen_model *model)
     CALL(UNSUPPORTED, mlxgen_cache_new, model, &options, &cache, &error);
     check_field("kv_type", -1);
     options.kv_type = MLXGEN_KV_AUTO;
+    refused_options(model);
     EXPECT(OK, mlxgen_cache_new, model, &options, &cache, &error);
     mlxgen_buffer *buffer = (mlxgen_buffer *)&about;
     CALL(WRONG_STATE, mlxgen_cache_logits, cache, &buffer, &error);

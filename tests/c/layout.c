@@ -80,11 +80,23 @@ FIELD(mlxgen_model_description, bos, 136, 8);
 FIELD(mlxgen_model_description, has_chat_template, 144, 4);
 FIELD(mlxgen_model_description, reserved, 148, 4);
 
-SIZE(mlxgen_cache_options, 24);
+SIZE(mlxgen_cache_options, 96);
 FIELD(mlxgen_cache_options, struct_size, 0, 8);
 FIELD(mlxgen_cache_options, capacity, 8, 8);
 FIELD(mlxgen_cache_options, kv_type, 16, 4);
-FIELD(mlxgen_cache_options, reserved, 20, 4);
+FIELD(mlxgen_cache_options, kv_bits, 20, 4);
+FIELD(mlxgen_cache_options, kv_start, 24, 8);
+FIELD(mlxgen_cache_options, kv_group, 32, 4);
+FIELD(mlxgen_cache_options, turboquant_key_bits, 36, 4);
+FIELD(mlxgen_cache_options, turboquant_value_bits, 40, 4);
+FIELD(mlxgen_cache_options, turboquant_deferred, 44, 4);
+FIELD(mlxgen_cache_options, kv_config, 48, 8);
+FIELD(mlxgen_cache_options, kv_config_size, 56, 8);
+FIELD(mlxgen_cache_options, window, 64, 8);
+FIELD(mlxgen_cache_options, window_keep, 72, 8);
+FIELD(mlxgen_cache_options, page_tokens, 80, 4);
+FIELD(mlxgen_cache_options, reserved, 84, 4);
+FIELD(mlxgen_cache_options, page_capacity, 88, 8);
 
 SIZE(mlxgen_cache_description, 40);
 FIELD(mlxgen_cache_description, struct_size, 0, 8);

@@ -27,6 +27,7 @@ from ._model import Model
 from ._stream import AsyncEvents, Stream
 from ._tokenizer import Tokenizer
 from ._types import (
+    AffineKv,
     BuildInfo,
     CacheInfo,
     Completion,
@@ -35,7 +36,11 @@ from ._types import (
     EndEvent,
     EndReason,
     Event,
+    KvPages,
+    KvPrecision,
+    KvTable,
     KvType,
+    KvWindow,
     LayerCacheInfo,
     LoadPhase,
     MemoryInfo,
@@ -48,6 +53,7 @@ from ._types import (
     Timings,
     TokenLogprob,
     ToolArguments,
+    TurboQuantKv,
     Usage,
 )
 from .errors import (
@@ -124,6 +130,7 @@ def shutdown(timeout: float = 10.0) -> None:
 
 
 __all__ = [
+    "AffineKv",
     "AsyncEvents",
     "BuildInfo",
     "BusyError",
@@ -147,7 +154,11 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidModelError",
     "IoError",
+    "KvPages",
+    "KvPrecision",
+    "KvTable",
     "KvType",
+    "KvWindow",
     "LayerCacheInfo",
     "LibraryNotFoundError",
     "LoadPhase",
@@ -169,6 +180,7 @@ __all__ = [
     "TokenLogprob",
     "Tokenizer",
     "ToolArguments",
+    "TurboQuantKv",
     "UnsupportedError",
     "Usage",
     "WrongStateError",

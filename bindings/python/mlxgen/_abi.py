@@ -197,7 +197,19 @@ class CacheOptions(Structure):
         ("struct_size", c_size_t),
         ("capacity", c_uint64),
         ("kv_type", c_int32),
+        ("kv_bits", c_uint32),
+        ("kv_start", c_int64),
+        ("kv_group", c_uint32),
+        ("turboquant_key_bits", c_uint32),
+        ("turboquant_value_bits", c_uint32),
+        ("turboquant_deferred", c_int32),
+        ("kv_config", c_char_p),
+        ("kv_config_size", c_size_t),
+        ("window", c_uint64),
+        ("window_keep", c_uint64),
+        ("page_tokens", c_uint32),
         ("reserved", c_int32),
+        ("page_capacity", c_uint64),
     ]
 
 

@@ -11,13 +11,39 @@ from . import _abi
 from ._cancel import Cancel
 from ._handle import Handle, Tokens, call, take_bytes, take_text, take_tokens, token_array, whole
 from ._library import library
-from ._types import CacheInfo, KvType, LayerCacheInfo
+from ._types import (
+    AffineKv,
+    CacheInfo,
+    KvPages,
+    KvPrecision,
+    KvTable,
+    KvType,
+    KvWindow,
+    LayerCacheInfo,
+)
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
     from ._model import Model
+
+
+def _set_precision(options: _abi.CacheOptions, precision: Optional[KvPrecision]) -> None:
+    if precision is None:
+        return
+    if precision.start is not None:
+        options.kv_start = whole("kv_start", precision.start, 63)
+    if isinstance(precision, AffineKv):
+        options.kv_bits = whole("kv_bits", precision.bits, 32)
+        options.kv_group = whole("kv_group", precision.group, 32)
+    elif isinstance(precision, KvTable):
+        text = precision.text.encode()
+        options.kv_config, options.kv_config_size = text, len(text)
+    else:
+        options.turboquant_key_bits = whole("turboquant_key_bits", precision.key_bits, 32)
+        options.turboquant_value_bits = whole("turboquant_value_bits", precision.value_bits, 32)
+        options.turboquant_deferred = precision.deferred
 
 
 class CacheSet(Handle):
@@ -30,21 +56,41 @@ class CacheSet(Handle):
         model: whose tokens it will hold.
         capacity: most tokens it may hold; 0: the model's context limit.
         kv_type: element type of keys and values.
+        precision: how keys and values are reduced.
+        window: which tokens are kept, in layers without a window of their own; None: all.
+        pages: keys and values in pages; None: not.
 
     Raises:
-        UnsupportedError: the model keeps keys and values in another type.
+        InvalidArgumentError: an option without a meaning, or two that exclude each other.
+        UnsupportedError: the model keeps keys and values in another type, or its heads do not take
+            the precision.
         OutOfMemoryError: there is no room for it.
     """
 
     KIND = "cache"
 
-    def __init__(self, model: Model, capacity: int = 0, kv_type: KvType = KvType.AUTO) -> None:
+    def __init__(
+        self,
+        model: Model,
+        capacity: int = 0,
+        kv_type: KvType = KvType.AUTO,
+        precision: Optional[KvPrecision] = None,
+        window: Optional[KvWindow] = None,
+        pages: Optional[KvPages] = None,
+    ) -> None:
         super().__init__(None)
         lib = library()
         options = _abi.CacheOptions()
         lib.cache_options_init(byref(options), sizeof(options))
         options.capacity = whole("capacity", capacity, 64)
         options.kv_type = kv_type
+        _set_precision(options, precision)
+        if window is not None:
+            options.window = whole("window", window.tokens, 64)
+            options.window_keep = whole("window_keep", window.keep, 64)
+        if pages is not None:
+            options.page_tokens = whole("page_tokens", pages.tokens, 32)
+            options.page_capacity = whole("page_capacity", pages.capacity, 64)
         made = c_void_p()
         call(lib.cache_new, model._pointer, byref(options), byref(made))
         super().__init__(made.value)
@@ -134,7 +180,12 @@ class CacheSet(Handle):
             trimmable=bool(raw.trimmable),
             layers=tuple(
                 LayerCacheInfo(
-                    layer["signature"], layer["offset"], layer["bytes"], layer["trimmable"]
+                    layer["signature"],
+                    layer["offset"],
+                    layer["bytes"],
+                    layer["shared_bytes"],
+                    layer["trimmable"],
+                    layer["minimum_reusable_offset"],
                 )
                 for layer in layers
             ),

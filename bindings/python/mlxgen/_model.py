@@ -13,7 +13,16 @@ from ._handle import Handle, Tokens, call, whole
 from ._library import library
 from ._stream import Stream
 from ._tokenizer import Tokenizer
-from ._types import ComputeType, KvType, LoadPhase, ModelInfo, Numerics
+from ._types import (
+    ComputeType,
+    KvPages,
+    KvPrecision,
+    KvType,
+    KvWindow,
+    LoadPhase,
+    ModelInfo,
+    Numerics,
+)
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -155,17 +164,16 @@ class Model(Handle):
         call(library().model_tokenizer, self._pointer, byref(made))
         return Tokenizer._adopt(made)
 
-    def new_cache(self, capacity: int = 0, kv_type: KvType = KvType.AUTO) -> CacheSet:
-        """An empty cache set.
-
-        Args:
-            capacity: most tokens it may hold; 0: the context limit.
-            kv_type: element type of keys and values.
-
-        Raises:
-            UnsupportedError: the model keeps keys and values in another type.
-        """
-        return CacheSet(self, capacity, kv_type)
+    def new_cache(
+        self,
+        capacity: int = 0,
+        kv_type: KvType = KvType.AUTO,
+        precision: Optional[KvPrecision] = None,
+        window: Optional[KvWindow] = None,
+        pages: Optional[KvPages] = None,
+    ) -> CacheSet:
+        """An empty cache set. Arguments and errors are those of :class:`CacheSet`."""
+        return CacheSet(self, capacity, kv_type, precision, window, pages)
 
     def generate(
         self,

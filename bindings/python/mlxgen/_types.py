@@ -46,6 +46,77 @@ class KvType(enum.IntEnum):
     BFLOAT16 = _abi.KV_BFLOAT16
 
 
+@dataclass(frozen=True)
+class AffineKv:
+    """Keys and values in affine groups, as mlx-lm's ``kv_bits``.
+
+    Args:
+        bits: 4 or 8 for each element.
+        group: elements that share a scale and a bias: 32, 64 or 128.
+        start: tokens from which on keys and values are quantised, those before too; None: 5000.
+    """
+
+    bits: int
+    group: int = 64
+    start: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class KvTable:
+    """Affine groups layer by layer, as a ``kv_config.json`` tells them.
+
+    Args:
+        text: the file's text: a list of ``{"layer_idx": ..., "bits": ..., "group_size": ...}``.
+        start: as in :class:`AffineKv`; None: 0.
+    """
+
+    text: str
+    start: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class TurboQuantKv:
+    """TurboQuant codes for keys and values. Heads have 64, 128, 256 or 512 elements.
+
+    Args:
+        key_bits: 2, 4, 5 or 8.
+        value_bits: 2, 3, 4, 5 or 8.
+        start: tokens from which on keys and values are quantised, those before too.
+        deferred: values are read rotated and attention's result is rotated back: faster, and not
+            the same to the last bit. The library's own kernels always do that.
+    """
+
+    key_bits: int = 8
+    value_bits: int = 3
+    start: int = 0
+    deferred: bool = False
+
+
+@dataclass(frozen=True)
+class KvWindow:
+    """Only some tokens are kept: the first ``keep`` and the latest, ``tokens`` together."""
+
+    tokens: int
+    keep: int = 4
+
+
+@dataclass(frozen=True)
+class KvPages:
+    """Keys and values in pages that a cache set and its forks take from one pool.
+
+    Args:
+        tokens: of a page; a multiple of 16 where the library's own kernels compute.
+        capacity: most tokens in pages, of the set and its forks together; 0: no limit.
+    """
+
+    tokens: int = 256
+    capacity: int = 0
+
+
+#: How keys and values are reduced; None where this is asked for: they are not.
+KvPrecision = Union[AffineKv, KvTable, TurboQuantKv]
+
+
 class LoadPhase(enum.IntEnum):
     """What a load is doing when it reports progress."""
 
@@ -163,14 +234,20 @@ class LayerCacheInfo:
     signature: str
     #: Tokens covered.
     offset: int
+    #: Bytes held, those that forks share included.
     bytes: int
+    #: Bytes among them that forks hold too.
+    shared_bytes: int
     trimmable: bool
+    #: The least number of tokens that the state may be cut to and still be what they alone would have made.
+    minimum_reusable_offset: int
 
 
 @dataclass(frozen=True)
 class CacheInfo:
     tokens: int
     capacity: int
+    #: What the set stands for in the engine's limit: shared bytes count in equal parts for all who share them.
     bytes: int
     #: Whether every layer can forget its last tokens.
     trimmable: bool

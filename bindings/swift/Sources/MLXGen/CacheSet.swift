@@ -19,23 +19,95 @@ public final class CacheSet: Sendable {
         case float32, float16, bfloat16
     }
 
+    /// How keys and values are reduced. `start`: tokens from which on they are, those before too.
+    public enum KVPrecision: Sendable {
+        /// Affine groups of 4 or 8 bits; 32, 64 or 128 elements share a scale. Without `start`: 5000.
+        case affine(bits: Int, group: Int = 64, start: Int? = nil)
+        /// Affine groups layer by layer: the text of a `kv_config.json`. Without `start`: 0.
+        case table(String, start: Int? = nil)
+        /// TurboQuant: 2, 4, 5 or 8 bits for keys, 2, 3, 4, 5 or 8 for values, in heads of 64, 128, 256 or 512
+        /// elements. `deferred`: attention's result is rotated back instead of the values.
+        case turboQuant(keyBits: Int = 8, valueBits: Int = 3, start: Int = 0, deferred: Bool = false)
+    }
+
+    /// The tokens that are kept: the first `keep` and the latest, `tokens` together.
+    public struct KVWindow: Sendable {
+        public var tokens: Int
+        public var keep: Int
+
+        public init(tokens: Int, keep: Int = 4) {
+            self.tokens = tokens
+            self.keep = keep
+        }
+    }
+
+    /// Keys and values in pages of `tokens` tokens, which a set and its forks take from one pool of pages for at most
+    /// `capacity` tokens; 0: without a limit.
+    public struct KVPages: Sendable {
+        public var tokens: Int
+        public var capacity: Int
+
+        public init(tokens: Int = 256, capacity: Int = 0) {
+            self.tokens = tokens
+            self.capacity = capacity
+        }
+    }
+
     /// Makes an empty set.
     ///
     /// - Parameters:
     ///   - model: the model that computes it; only this model can use it.
     ///   - capacity: most tokens that it may hold; 0: the model's context limit.
     ///   - kvType: the element type of keys and values.
+    ///   - precision: how keys and values are reduced; `nil`: not.
+    ///   - window: which tokens are kept, in layers without a window of their own; `nil`: all.
+    ///   - pages: keys and values in pages; `nil`: not.
     /// - Throws: ``MLXGenError``: `outOfMemory`, `invalidArgument`, `unsupported` if the model keeps keys
-    ///   and values in another type.
-    public convenience init(_ model: Model, capacity: Int = 0, kvType: KVType = .automatic) async throws {
-        let capacity: UInt64 = try unsigned(capacity, "capacity")
+    ///   and values in another type, or its heads do not take the precision.
+    public convenience init(
+        _ model: Model, capacity: Int = 0, kvType: KVType = .automatic, precision: KVPrecision? = nil,
+        window: KVWindow? = nil, pages: KVPages? = nil
+    ) async throws {
+        var options = mlxgen_cache_options()
+        _ = mlxgen_cache_options_init(&options, MemoryLayout.size(ofValue: options))
+        options.capacity = try unsigned(capacity, "capacity")
+        options.kv_type = kvType.rawValue
+        if let window {
+            options.window = try unsigned(window.tokens, "window")
+            options.window_keep = try unsigned(window.keep, "window_keep")
+        }
+        if let pages {
+            options.page_tokens = try unsigned(pages.tokens, "page_tokens")
+            options.page_capacity = try unsigned(pages.capacity, "page_capacity")
+        }
+        var table = ""
+        switch precision {
+        case nil:
+            break
+        case .affine(let bits, let group, let start):
+            options.kv_bits = try unsigned(bits, "kv_bits")
+            options.kv_group = try unsigned(group, "kv_group")
+            options.kv_start = start.map(Int64.init) ?? -1
+        case .table(let text, let start):
+            table = text
+            options.kv_start = start.map(Int64.init) ?? -1
+        case .turboQuant(let keyBits, let valueBits, let start, let deferred):
+            options.turboquant_key_bits = try unsigned(keyBits, "turboquant_key_bits")
+            options.turboquant_value_bits = try unsigned(valueBits, "turboquant_value_bits")
+            options.turboquant_deferred = deferred ? 1 : 0
+            options.kv_start = Int64(start)
+        }
+        let (settings, text) = (options, table)
         let handle = try await DispatchQueue.engineCalls.offload {
-            var options = mlxgen_cache_options()
-            _ = mlxgen_cache_options_init(&options, MemoryLayout.size(ofValue: options))
-            options.capacity = capacity
-            options.kv_type = kvType.rawValue
-            return try make(mlxgen_cache_release) {
-                mlxgen_cache_new(model.handle.pointer, &options, $0, $1)
+            try text.withLibraryText { bytes, count in
+                var options = settings
+                if count > 0 {
+                    options.kv_config = bytes
+                    options.kv_config_size = count
+                }
+                return try make(mlxgen_cache_release) {
+                    mlxgen_cache_new(model.handle.pointer, &options, $0, $1)
+                }
             }
         }
         self.init(owning: handle, model: model)

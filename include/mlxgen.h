@@ -227,6 +227,11 @@
 #define MLXGEN_REUSE_PROMPT_COVERED 3
 
 /**
+ * The tokens in common were reduced in precision together with others behind them (kv_start): all are read again.
+ */
+#define MLXGEN_REUSE_REDUCED 4
+
+/**
  * An end-of-sequence token was generated.
  */
 #define MLXGEN_END_EOS 0

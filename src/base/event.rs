@@ -12,6 +12,9 @@ pub enum ReuseStop {
     Diverged = 2,
     /// The cache covers the whole prompt; its last token is forwarded again.
     PromptCovered = 3,
+    /// The tokens in common were reduced in precision with others behind them, so that they do not stand for
+    /// themselves: all are read again.
+    Reduced = 4,
 }
 
 /// Why a generation ended.

@@ -1,7 +1,7 @@
 //! When keys and values are reduced to a lower precision, and the conversion itself.
 
 use super::scheme::Backing;
-use super::{LayerCache, Precision};
+use super::{LayerCache, Precision, reusable_from};
 use crate::base::Result;
 use crate::mlx;
 
@@ -42,7 +42,9 @@ impl Maintenance {
             }
             let Some(encoded) = cache.encoded(planned.precision)? else { continue };
             mlx::eval(&encoded.state()?)?;
-            *cache = encoded;
+            // What was reduced after the fact is good for no shorter prefix.
+            let minimum = if planned.start > 0 { cache.offset() } else { 0 };
+            *cache = reusable_from(encoded, minimum);
             converted = true;
             mlx::memory::clear_pool()?;
         }

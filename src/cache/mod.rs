@@ -3,20 +3,48 @@
 //! A model's state is an ordered list of caches, one per layer that owns one. A cache kind is one
 //! file here; models see the trait only.
 
+#[cfg(test)]
+mod affine_tests;
+mod composite;
+mod encoding;
+mod full;
+mod growing;
+mod latent;
 mod maintenance;
-mod plain;
+mod paged;
+#[cfg(test)]
+mod paged_tests;
+#[cfg(test)]
+mod parts_tests;
 #[cfg(test)]
 mod plain_tests;
+mod planes;
+mod pool;
+mod recurrent;
+mod reusable;
+mod ring;
+mod rotating;
+#[cfg(test)]
+mod rotating_tests;
 mod scheme;
 mod segmented;
 #[cfg(all(test, target_os = "linux"))]
 mod segmented_tests;
 mod signature;
+#[cfg(test)]
+mod test_support;
 
 use std::any::Any;
 
+pub use composite::CompositeCache;
+pub use encoding::Affine;
+pub use full::{AffineCache, PlainCache};
+pub use latent::{LatentCache, LatentColumns, LatentDims};
 pub use maintenance::{Maintenance, Planned};
-pub use plain::PlainCache;
+pub use paged::{PagedCache, PagedForm};
+pub use recurrent::RecurrentCache;
+pub use reusable::reusable_from;
+pub use rotating::{RotatingAffineCache, RotatingCache};
 pub use scheme::{Backing, LayerNeeds, Scheme};
 pub use segmented::{KvSizes, SEGMENT, SegmentedCache};
 pub use signature::{LatentRole, SegmentForm, Signature};
@@ -60,6 +88,11 @@ pub trait LayerCache {
 
     /// Whether the last `tokens` tokens, at most `offset`, can be forgotten.
     fn can_forget(&self, tokens: usize) -> bool;
+
+    /// Whether the latest token can be forgotten, now and whenever there are more.
+    fn always_forgets(&self) -> bool {
+        true
+    }
 
     /// Forgets the last `tokens` tokens, or all if there are fewer, and returns how many: 0, and nothing has changed,
     /// if that is not possible.

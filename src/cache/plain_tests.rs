@@ -1,7 +1,7 @@
 //! The plain cache against a list of columns.
 
-use super::LayerCache;
-use super::plain::{PlainCache, STEP};
+use super::planes::STEP;
+use super::{LayerCache, PlainCache};
 use crate::mlx::ops::KeysValues;
 use crate::mlx::{Array, Dtype, Mask};
 
@@ -127,4 +127,58 @@ fn masks_follow_the_positions() {
     let mask = crate::mlx::prim::astype(&mask, Dtype::Int32).unwrap();
     // Queries at 3 and 4; each sees itself and the one before.
     assert_eq!(mask.to_vec::<i32>().unwrap(), [0, 0, 1, 1, 0, 0, 0, 0, 1, 1]);
+}
+
+#[test]
+fn capacities_are_those_of_the_specification() {
+    let mut cache = PlainCache::new();
+    append(&mut cache, 257);
+    assert_eq!(capacity(&cache), 512);
+    append(&mut cache, 43);
+    assert_eq!((cache.offset(), capacity(&cache)), (300, 512));
+    let fetched = append(&mut cache, 300);
+    assert_eq!((cache.offset(), capacity(&cache)), (600, 812));
+    assert_covers(&fetched, 600);
+}
+
+#[test]
+fn b77_every_view_holds_what_was_appended() {
+    // As the type rounds whole numbers.
+    let rounded = |dtype, number: f32| match dtype {
+        Dtype::Float16 => half::f16::from_f32(number).to_f32(),
+        Dtype::Bfloat16 => half::bf16::from_f32(number).to_f32(),
+        _ => number,
+    };
+    let rows = |from: usize, to: usize, dtype| {
+        let values: Vec<f32> = (0..2).flat_map(|_| (from..to).flat_map(|row| [row as f32; 64])).collect();
+        let rows = Array::from_slice(&values, &[1, 2, (to - from) as i32, 64]).unwrap();
+        crate::mlx::prim::astype(&rows, dtype).unwrap()
+    };
+    for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
+        for pieces in [vec![1; 600], vec![255, 1, 1], vec![256, 1], vec![1000, 1]] {
+            let mut cache = PlainCache::new();
+            let mut held = Vec::new();
+            let mut end = 0;
+            for count in pieces {
+                let new = rows(end, end + count, dtype);
+                let (keys, values) = pair(cache.append(&new, &new).unwrap());
+                end += count;
+                held.push((keys, end));
+                // Views that are still held, too: all around a step, and every now and then.
+                if end % 64 < 3 || end == 600 {
+                    held.push((values, end));
+                    for (view, tokens) in held.drain(..) {
+                        let floats = crate::mlx::prim::astype(&view, Dtype::Float32).unwrap();
+                        let found = floats.to_vec::<f32>().unwrap();
+                        assert_eq!(found.len(), 2 * tokens * 64);
+                        for (at, found) in found.iter().enumerate() {
+                            assert_eq!(*found, rounded(dtype, (at / 64 % tokens) as f32));
+                        }
+                    }
+                } else if held.len() > 3 {
+                    held.remove(0);
+                }
+            }
+        }
+    }
 }

@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use super::maintenance::{Maintenance, Planned};
 use super::segmented::{KvSizes, SEGMENT, SegmentedCache};
-use super::{LayerCache, PlainCache, Precision, SegmentForm, check_group};
+use super::{
+    Affine, LayerCache, PagedCache, PagedForm, PlainCache, Precision, RotatingCache, SegmentForm, check_group,
+};
 use crate::base::options::{
     AffineGroups, AffineLayers, CacheOptions, PageOptions, TurboQuantOptions, WindowOptions,
 };
@@ -107,10 +109,29 @@ impl Scheme {
     }
 
     fn of_arrays(&self, layer: &LayerScheme) -> Result<Box<dyn LayerCache>> {
-        match (layer.needs.window, layer.window, self.pages) {
-            (None, None, None) => Ok(Box::new(PlainCache::new())),
-            _ => Err(Error::unsupported("TODO")),
-        }
+        Ok(match (layer.needs.window, layer.window, self.pages) {
+            (Some(window), _, _) => Box::new(RotatingCache::new(window, 0)?),
+            (None, Some(WindowOptions { tokens, keep }), _) => {
+                Box::new(RotatingCache::new(tokens as usize, keep as usize)?)
+            }
+            (None, None, Some(pages)) => {
+                let quantised = match layer.planned {
+                    Some(Planned { precision: Precision::Affine { bits, group }, .. }) => {
+                        Some(Affine::new(bits, group)?)
+                    }
+                    _ => None,
+                };
+                let limit = (pages.capacity > 0).then_some(pages.capacity as usize);
+                let block = pages.tokens as usize;
+                Box::new(PagedCache::new(PagedForm {
+                    block,
+                    capacity: limit.unwrap_or(block),
+                    limit,
+                    quantised,
+                })?)
+            }
+            (None, None, None) => Box::new(PlainCache::new()),
+        })
     }
 
     fn of_segments(&self, layer: &LayerScheme, pools: &std::sync::Arc<Pools>) -> Result<Box<dyn LayerCache>> {

@@ -16,6 +16,9 @@ use crate::mlx::{Array, Dtype, Mask};
 /// Tokens of a segment, unless pages of another size are asked for.
 pub const SEGMENT: usize = 256;
 
+/// Tokens that a window keeps beyond its own, so that as many of the latest can be forgotten again.
+const BEHIND: usize = 64;
+
 /// The sizes of the keys and values of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvSizes {
@@ -32,8 +35,6 @@ pub struct SegmentedCache {
     segments: Segments,
     offset: usize,
     visible: Visible,
-    /// What was quantised after the fact is good for no shorter prefix.
-    minimum: usize,
 }
 
 impl SegmentedCache {
@@ -46,7 +47,7 @@ impl SegmentedCache {
         pools: Arc<Pools>,
     ) -> Result<Self> {
         let segments = Segments::new(shape(form, sizes)?, segment, pools);
-        Ok(SegmentedCache { form, sizes, segments, offset: 0, visible, minimum: 0 })
+        Ok(SegmentedCache { form, sizes, segments, offset: 0, visible })
     }
 
     /// Bytes of each token, the layer's sizes and the form being given.
@@ -68,7 +69,7 @@ impl SegmentedCache {
     fn advance(&mut self, tokens: usize, visible: Visible) {
         self.offset += tokens;
         if let Some(window) = visible.window {
-            self.segments.give_up(visible.keep, (self.offset + 1).saturating_sub(window));
+            self.segments.give_up(visible.keep, (self.offset + 1).saturating_sub(window + BEHIND));
         }
     }
 
@@ -155,10 +156,6 @@ impl LayerCache for SegmentedCache {
         }
     }
 
-    fn minimum_reusable_offset(&self) -> usize {
-        self.minimum
-    }
-
     fn bytes(&self) -> usize {
         self.segments.bytes()
     }
@@ -190,7 +187,7 @@ impl LayerCache for SegmentedCache {
             }
         };
         let segments = self.segments.converted(shape(form, self.sizes)?, self.offset)?;
-        Ok(Some(Box::new(SegmentedCache { form, segments, minimum: self.offset, ..self.clone() })))
+        Ok(Some(Box::new(SegmentedCache { form, segments, ..self.clone() })))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -21,6 +21,8 @@ pub const MLXGEN_REUSE_CACHE_EXHAUSTED: i32 = 1;
 pub const MLXGEN_REUSE_DIVERGED: i32 = 2;
 /// The cache holds the whole prompt; its last token is read again.
 pub const MLXGEN_REUSE_PROMPT_COVERED: i32 = 3;
+/// The tokens in common were reduced in precision together with others behind them (kv_start): all are read again.
+pub const MLXGEN_REUSE_REDUCED: i32 = 4;
 
 /// An end-of-sequence token was generated.
 pub const MLXGEN_END_EOS: i32 = 0;
@@ -40,6 +42,7 @@ const _: () = assert!(
         && ReuseStop::CacheExhausted as i32 == MLXGEN_REUSE_CACHE_EXHAUSTED
         && ReuseStop::Diverged as i32 == MLXGEN_REUSE_DIVERGED
         && ReuseStop::PromptCovered as i32 == MLXGEN_REUSE_PROMPT_COVERED
+        && ReuseStop::Reduced as i32 == MLXGEN_REUSE_REDUCED
 );
 const _: () = assert!(
     EndReason::Eos as i32 == MLXGEN_END_EOS

@@ -75,7 +75,7 @@ impl<O: Outbox> GenerationRow<O> {
         if let Err(error) = sequence.truncate(keep) {
             return Err((sequence, error));
         }
-        let pipelined = sequence.is_trimmable();
+        let pipelined = sequence.can_run_ahead();
         Ok(GenerationRow {
             sequence,
             request,
@@ -391,7 +391,7 @@ impl<O: Outbox> Row for GenerationRow<O> {
 fn reusable(sequence: &Sequence, prompt: &[u32]) -> (usize, ReuseStop) {
     let cached = sequence.len();
     let common = sequence.mirror().common_prefix(prompt);
-    if cached == 0 {
+    let (keep, stop) = if cached == 0 {
         (0, ReuseStop::NothingCached)
     } else if common == prompt.len() {
         // The scores after the last token are needed, so it is forwarded again.
@@ -400,5 +400,10 @@ fn reusable(sequence: &Sequence, prompt: &[u32]) -> (usize, ReuseStop) {
         (common, ReuseStop::CacheExhausted)
     } else {
         (common, ReuseStop::Diverged)
+    };
+    if keep < cached && keep > 0 && !sequence.is_reusable(keep) {
+        (0, ReuseStop::Reduced)
+    } else {
+        (keep, stop)
     }
 }

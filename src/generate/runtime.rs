@@ -150,8 +150,8 @@ pub trait PendingToken {
 pub trait TokenState {
     /// Tokens covered.
     fn offset(&self) -> u64;
-    /// Forgets what follows the first `keep` tokens. WRONG_STATE naming the layer that cannot,
-    /// and then nothing changed.
+    /// Forgets what follows the first `keep` tokens; a state that forgets all is as new. WRONG_STATE naming the layer
+    /// that cannot, and then nothing changed.
     fn truncate(&mut self, keep: u64) -> Result<()>;
     /// An independent state with the same tokens.
     fn fork(&self) -> Result<Box<dyn TokenState>>;
@@ -167,6 +167,14 @@ pub trait TokenState {
     }
     /// Bytes that the state would occupy if it covered `tokens` tokens.
     fn bytes_for(&self, tokens: u64) -> u64;
+    /// Whether the latest token can be forgotten, now and whenever the state has more.
+    fn can_run_ahead(&self) -> bool {
+        self.layers().iter().all(|layer| layer.trimmable)
+    }
+    /// The least number of tokens that the state may be cut to and still be what these tokens alone would have made.
+    fn minimum_reusable_offset(&self) -> u64 {
+        0
+    }
     /// Most tokens of the next forward of a prompt: `None` for any number.
     fn max_forward(&self) -> Option<u64> {
         None

@@ -71,9 +71,14 @@ impl Sequence {
         self.len() == 0
     }
 
-    /// Whether every layer can forget its latest tokens.
-    pub fn is_trimmable(&self) -> bool {
-        self.state.layers().iter().all(|layer| layer.trimmable)
+    /// Whether every layer can forget its latest token now and whenever it has more.
+    pub fn can_run_ahead(&self) -> bool {
+        self.state.can_run_ahead()
+    }
+
+    /// Whether the state cut to `tokens` tokens continues as one that these tokens alone have made.
+    pub fn is_reusable(&self, tokens: usize) -> bool {
+        tokens as u64 >= self.state.minimum_reusable_offset()
     }
 
     /// INTERNAL if an earlier failure left the state in doubt.

@@ -139,6 +139,8 @@ class ReuseStop(enum.IntEnum):
     DIVERGED = _abi.REUSE_DIVERGED
     #: The cache set covers the whole prompt; its last token is forwarded again.
     PROMPT_COVERED = _abi.REUSE_PROMPT_COVERED
+    #: The tokens in common were reduced in precision together with others behind them: all are read again.
+    REDUCED = _abi.REUSE_REDUCED
 
 
 class EndReason(enum.IntEnum):

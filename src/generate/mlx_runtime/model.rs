@@ -162,7 +162,7 @@ impl TokenModel for MlxModel {
             }
         };
         let tokens = ids.dim(1) as usize;
-        state.transaction(tokens, |state| {
+        state.step(tokens, |state| {
             let hidden = self.graph.hidden(&ids, &mut state.caches, &mut Unpaced)?;
             let sampled = sample::sample(&self.last_scores(&hidden)?, sampling, step, self.precision())?;
             let logprobs = if report.chosen || report.top > 0 {

@@ -47,6 +47,23 @@ impl MlxState {
         tokens: usize,
         work: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
+        // Caches that cannot forget are put back. Who holds their arrays makes the next write copy them, which a
+        // forward of many tokens does anyway.
+        let saved = self.caches.iter().map(|cache| (!cache.always_forgets()).then(|| cache.fork())).collect();
+        self.attempt(tokens, saved, work)
+    }
+
+    /// The same for a step: caches that cannot forget are lost if it fails.
+    pub(super) fn step<T>(&mut self, tokens: usize, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.attempt(tokens, Vec::new(), work)
+    }
+
+    fn attempt<T>(
+        &mut self,
+        tokens: usize,
+        saved: Vec<Option<Box<dyn LayerCache>>>,
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         self.usable()?;
         let before = self.offset_of_caches();
         if before as u64 + tokens as u64 > self.capacity {
@@ -58,12 +75,17 @@ impl MlxState {
         self.maintain()?;
         let result = work(self);
         if result.is_err() {
-            self.roll_back(before);
+            self.roll_back(before, saved);
         }
         result
     }
 
-    fn roll_back(&mut self, offset: usize) {
+    fn roll_back(&mut self, offset: usize, saved: Vec<Option<Box<dyn LayerCache>>>) {
+        for (cache, saved) in self.caches.iter_mut().zip(saved) {
+            if let Some(saved) = saved {
+                *cache = saved;
+            }
+        }
         let mut kept = true;
         for cache in &mut self.caches {
             let excess = cache.offset().saturating_sub(offset);
@@ -95,13 +117,19 @@ impl TokenState for MlxState {
         if excess == 0 {
             return Ok(());
         }
-        if let Some(layer) = self.caches.iter().position(|cache| !cache.can_forget(excess)) {
+        let stuck = self.caches.iter().position(|cache| !cache.can_forget(excess));
+        if let Some(layer) = stuck.filter(|_| keep > 0) {
             let signature = self.caches[layer].signature();
             return Err(Error::wrong_state(format!(
                 "the cache of layer {layer} ({signature}) cannot forget its last {excess} tokens"
             ))
             .field("layer")
             .position(layer as u64));
+        }
+        if keep == 0 {
+            // Nothing is left of what was reduced or given up.
+            self.caches = self.scheme.caches()?;
+            return Ok(());
         }
         for cache in &mut self.caches {
             cache.forget(excess);
@@ -134,6 +162,14 @@ impl TokenState for MlxState {
 
     fn bytes_for(&self, tokens: u64) -> u64 {
         self.scheme.bytes_for(tokens)
+    }
+
+    fn can_run_ahead(&self) -> bool {
+        self.caches.iter().all(|cache| cache.always_forgets())
+    }
+
+    fn minimum_reusable_offset(&self) -> u64 {
+        self.caches.iter().map(|cache| cache.minimum_reusable_offset() as u64).max().unwrap_or(0)
     }
 
     fn max_forward(&self) -> Option<u64> {

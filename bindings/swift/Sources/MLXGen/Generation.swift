@@ -41,6 +41,8 @@ public struct PrefillProgress: Equatable, Sendable {
         case diverged
         /// The cache set covers the whole prompt.
         case promptCovered
+        /// The tokens in common were reduced in precision together with others behind them: all are read again.
+        case reduced
         /// A reason of a later version.
         case other(Int32)
     }
@@ -141,6 +143,7 @@ extension PrefillProgress {
             case MLXGEN_REUSE_CACHE_EXHAUSTED: .cacheExhausted
             case MLXGEN_REUSE_DIVERGED: .diverged
             case MLXGEN_REUSE_PROMPT_COVERED: .promptCovered
+            case MLXGEN_REUSE_REDUCED: .reduced
             default: .other(event.reuse_stop)
             }
     }

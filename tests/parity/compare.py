@@ -44,9 +44,9 @@ def expect(
     return Expected(prompt, tokens, np.load(out))
 
 
-def compare_scores(model: mlxgen.Model, expected: Expected) -> None:
-    """Each step's scores, through append and logits, bit for bit."""
-    with model.new_cache() as cache:
+def compare_scores(model: mlxgen.Model, expected: Expected, **scheme: Any) -> None:
+    """Each step's scores, through append and logits, bit for bit. `scheme`: of the cache set."""
+    with model.new_cache(**scheme) as cache:
         for step, wanted in enumerate(expected.scores):
             cache.append(expected.prompt if step == 0 else expected.tokens[step - 1 : step])
             got = cache.logits_numpy()
@@ -61,10 +61,12 @@ def compare_scores(model: mlxgen.Model, expected: Expected) -> None:
                 )
 
 
-def compare_tokens(model: mlxgen.Model, expected: Expected) -> None:
+def compare_tokens(model: mlxgen.Model, expected: Expected, **scheme: Any) -> None:
     """Greedy tokens through a stream."""
     count = len(expected.tokens)
-    with model.generate(expected.prompt, max_tokens=count, ignore_eos=True) as stream:
+    with model.new_cache(**scheme) as cache, model.generate(
+        expected.prompt, cache=cache, max_tokens=count, ignore_eos=True
+    ) as stream:
         got = list(stream.read().tokens)
     if got != expected.tokens:
         same = next((i for i, (a, b) in enumerate(zip(got, expected.tokens)) if a != b), len(got))

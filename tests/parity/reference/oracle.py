@@ -6,39 +6,78 @@ from typing import Any, Dict, List, Optional
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.generate import generate_step
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.generate import generate_step, maybe_quantize_kv_cache
+from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
 STEP_CONSTANT = 0x9E3779B97F4A7C15
 
 
-def greedy(model: Any, prompt: List[int], chunk: int, count: int) -> List[int]:
+#: Options of `generate_step` that choose its cache: max_kv_size, kv_bits, kv_group_size,
+#: quantized_kv_start.
+Scheme = Dict[str, Any]
+
+
+def new_cache(model: Any, scheme: Optional[Scheme]) -> Any:
+    """An empty cache. A llama ignores max_kv_size, because it makes its caches itself; here it gets
+    those that `make_prompt_cache` makes for other models."""
+    if scheme and "max_kv_size" in scheme:
+        return [RotatingKVCache(scheme["max_kv_size"], keep=4) for _ in model.layers]
+    return make_prompt_cache(model)
+
+
+def greedy(
+    model: Any, prompt: List[int], chunk: int, count: int, scheme: Optional[Scheme] = None
+) -> List[int]:
     """`count` greedy tokens, by mlx-lm's own generator."""
-    steps = generate_step(mx.array(prompt), model, max_tokens=count, prefill_step_size=chunk)
+    steps = generate_step(
+        mx.array(prompt),
+        model,
+        max_tokens=count,
+        prefill_step_size=chunk,
+        prompt_cache=new_cache(model, scheme),
+        **(scheme or {}),
+    )
     return [int(token) for token, _ in steps]
 
 
-def prefill(model: Any, prompt: List[int], chunk: int) -> Any:
+def quantise(cache: Any, scheme: Optional[Scheme]) -> None:
+    """What `generate_step` does after each forward."""
+    if scheme and "kv_bits" in scheme:
+        start, group = scheme["quantized_kv_start"], scheme["kv_group_size"]
+        maybe_quantize_kv_cache(cache, start, group, scheme["kv_bits"])
+
+
+def prefill(
+    model: Any, prompt: List[int], chunk: int, scheme: Optional[Scheme] = None
+) -> Any:
     """A cache that covers all of the prompt but its last token, read as `generate_step` does."""
-    cache = make_prompt_cache(model)
+    cache = new_cache(model, scheme)
     rest = prompt
     while len(rest) > 1:
         count = min(chunk, len(rest) - 1)
         model(mx.array(rest[:count])[None], cache=cache)
+        quantise(cache, scheme)
         mx.eval([layer.state for layer in cache])
         rest = rest[count:]
         mx.clear_cache()
     return cache
 
 
-def scores(model: Any, prompt: List[int], chunk: int, following: List[int]) -> np.ndarray:
+def scores(
+    model: Any,
+    prompt: List[int],
+    chunk: int,
+    following: List[int],
+    scheme: Optional[Scheme] = None,
+) -> np.ndarray:
     """float32 `[1 + len(following), vocabulary]`: the scores after the prompt, and after each of
     the following tokens, forwarded one at a time."""
-    cache = prefill(model, prompt, chunk)
+    cache = prefill(model, prompt, chunk, scheme)
     rows = []
     for token in [prompt[-1], *following]:
         row = model(mx.array([[token]]), cache=cache)[0, -1].astype(mx.float32)
+        quantise(cache, scheme)
         mx.eval(row)
         rows.append(np.array(row))
     return np.stack(rows)

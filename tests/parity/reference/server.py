@@ -43,12 +43,19 @@ class Server:
         return tiny.make(Path(folder), case, prompts)
 
     def run(
-        self, folder: str, prompt: Any, chunk: int, count: int, out: str, perturb: str = ""
+        self,
+        folder: str,
+        prompt: Any,
+        chunk: int,
+        count: int,
+        out: str,
+        perturb: str = "",
+        scheme: Any = None,
     ) -> Any:
         """Greedy tokens, and in the file `out` the scores of each of their steps."""
         model = self.model(folder, perturb)
-        tokens = oracle.greedy(model, prompt, chunk, count)
-        np.save(out, oracle.scores(model, prompt, chunk, tokens[:-1]))
+        tokens = oracle.greedy(model, prompt, chunk, count, scheme)
+        np.save(out, oracle.scores(model, prompt, chunk, tokens[:-1], scheme))
         return tokens
 
     def forced(self, folder: str, tokens: Any, out: str) -> None:

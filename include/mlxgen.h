@@ -267,6 +267,11 @@
 #define MLXGEN_PART_TOKENS 1
 
 /**
+ * Rows of embeddings, as an encoder of pictures or sound makes them.
+ */
+#define MLXGEN_PART_EMBEDDINGS 2
+
+/**
  * Bytes, a text or an array that the library made. Immutable; any thread. Release it with
  * mlxgen_buffer_release.
  */
@@ -683,6 +688,40 @@ typedef struct {
 } mlxgen_cache_description;
 
 /**
+ * A part of a prompt. In an array all elements have the `struct_size` of the first, which is the
+ * distance between them. Set it up with mlxgen_prompt_part_init.
+ */
+typedef struct {
+    /**
+     * Bytes of this struct, as the caller knows it.
+     */
+    size_t struct_size;
+    /**
+     * One of the MLXGEN_PART_ numbers.
+     */
+    int32_t kind;
+    /**
+     * With MLXGEN_PART_TOKENS: the token ids.
+     */
+    const uint32_t *tokens;
+    size_t token_count;
+    /**
+     * With MLXGEN_PART_EMBEDDINGS: `embedding_rows` rows of `embedding_width` numbers, a row in the place of a token.
+     * The width is the model's `hidden`. They take the place of what the model's own table gives, and come in its
+     * scale.
+     */
+    const float *embeddings;
+    size_t embedding_rows;
+    size_t embedding_width;
+    /**
+     * With MLXGEN_PART_EMBEDDINGS: bytes that name the content, such as a hash of the picture and of what encoded it.
+     * What a cache set has read is reused where keys are equal: equal keys have to mean equal numbers.
+     */
+    const char *key;
+    size_t key_size;
+} mlxgen_prompt_part;
+
+/**
  * What a generation tells. Fields that do not belong to the event's kind are 0, empty or NULL.
  * What the pointers lead to is borrowed until the next call on the stream. Set it up with
  * mlxgen_event_init.
@@ -868,26 +907,6 @@ typedef struct {
      */
     mlxgen_cancel *cancel;
 } mlxgen_generate_options;
-
-/**
- * A part of a prompt. In an array all elements have the `struct_size` of the first, which is the
- * distance between them. Set it up with mlxgen_prompt_part_init.
- */
-typedef struct {
-    /**
-     * Bytes of this struct, as the caller knows it.
-     */
-    size_t struct_size;
-    /**
-     * One of the MLXGEN_PART_ numbers.
-     */
-    int32_t kind;
-    /**
-     * With MLXGEN_PART_TOKENS: the token ids.
-     */
-    const uint32_t *tokens;
-    size_t token_count;
-} mlxgen_prompt_part;
 
 /**
  * Tells that an event is ready. Called on a thread of the library; it must return soon and
@@ -1607,6 +1626,21 @@ mlxgen_status mlxgen_cache_append(mlxgen_cache *cache,
                                   mlxgen_error **out_error);
 
 /**
+ * As mlxgen_cache_append for tokens and embeddings, in parts.
+ *
+ * Threads: one call at a time per handle: a second one gives BUSY.
+ * Ownership: `parts` and what they point to are read during the call. `cancel` may be NULL; nothing changes hands.
+ * Codes: those of mlxgen_cache_append; INVALID_ARGUMENT also for embeddings of another width than the model's or
+ * without a key; UNSUPPORTED (a kind of part that this version does not know).
+ * Since: 0.1.
+ */
+mlxgen_status mlxgen_cache_append_parts(mlxgen_cache *cache,
+                                        const mlxgen_prompt_part *parts,
+                                        size_t part_count,
+                                        mlxgen_cancel *cancel,
+                                        mlxgen_error **out_error);
+
+/**
  * Gives the model's scores for the token after the last one, of the call of mlxgen_cache_append
  * that came last.
  *
@@ -1636,7 +1670,7 @@ mlxgen_status mlxgen_cache_token_count(const mlxgen_cache *cache,
                                        mlxgen_error **out_error);
 
 /**
- * Gives the tokens that a cache set holds. While a stream holds the set, these are the tokens
+ * Gives the tokens that a cache set holds, with UINT32_MAX in the place of each row of embeddings. While a stream holds the set, these are the tokens
  * committed so far.
  *
  * Threads: any thread.
@@ -1734,29 +1768,17 @@ mlxgen_status mlxgen_event_init(mlxgen_event *event, size_t struct_size);
 mlxgen_status mlxgen_generate_options_init(mlxgen_generate_options *options, size_t struct_size);
 
 /**
- * Makes an empty part of kind MLXGEN_PART_TOKENS. Pass `sizeof(mlxgen_prompt_part)` as
- * `struct_size`.
- *
- * Threads: any thread.
- * Ownership: `struct_size` bytes at `part` are written.
- * Codes: OK, INVALID_ARGUMENT (`part` is NULL, or `struct_size` is not that of this struct in any
- * version).
- * Since: 0.1.
- */
-mlxgen_status mlxgen_prompt_part_init(mlxgen_prompt_part *part, size_t struct_size);
-
-/**
  * Starts a generation. The prompt is the whole conversation: what a given cache set already holds
  * of its beginning is not computed again, and what it holds beyond is cut off. NULL as `cache`
  * uses a set of the stream's own; NULL as `options` means the defaults.
  *
  * Threads: any thread; the cache set is used alone.
- * Ownership: `parts` and `options` are read during the call. The stream holds `cache` alone until
+ * Ownership: `parts`, what they point to and `options` are read during the call. The stream holds `cache` alone until
  * it is closed; then the set holds exactly the tokens that were read and generated, but for the
  * last one if that was not read again. `out` receives a handle that you release with
  * mlxgen_stream_release.
- * Codes: OK, INVALID_ARGUMENT (also for an empty prompt, and for an id beyond the vocabulary, with its
- * position), UNSUPPORTED (a kind of part that this version does not know), OUT_OF_MEMORY,
+ * Codes: OK, INVALID_ARGUMENT (also for an empty prompt, for an id beyond the vocabulary, with its
+ * position, and for embeddings of another width than the model's or without a key), UNSUPPORTED (a kind of part that this version does not know), OUT_OF_MEMORY,
  * CONTEXT_FULL (the prompt alone is too long), BUSY (the cache set is in use), WRONG_STATE (the
  * cache set has diverged from the prompt and cannot be cut: the error names the layer; suspended;
  * or after mlxgen_shutdown).
@@ -1839,6 +1861,18 @@ mlxgen_stream *mlxgen_stream_retain(mlxgen_stream *stream);
  * Since: 0.1.
  */
 void mlxgen_stream_release(mlxgen_stream *stream);
+
+/**
+ * Makes an empty part of kind MLXGEN_PART_TOKENS. Pass `sizeof(mlxgen_prompt_part)` as
+ * `struct_size`.
+ *
+ * Threads: any thread.
+ * Ownership: `struct_size` bytes at `part` are written.
+ * Codes: OK, INVALID_ARGUMENT (`part` is NULL, or `struct_size` is not that of this struct in any
+ * version).
+ * Since: 0.1.
+ */
+mlxgen_status mlxgen_prompt_part_init(mlxgen_prompt_part *part, size_t struct_size);
 
 #ifdef __cplusplus
 }  // extern "C"

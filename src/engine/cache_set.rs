@@ -13,10 +13,10 @@ use super::scheduler::{CacheSlot, Place};
 use super::slab::{EngineBox, Key, Slab};
 use crate::base::info::CacheInfo;
 use crate::base::options::CacheOptions;
-use crate::base::{CancelToken, Error, Result};
+use crate::base::{CancelToken, Error, Prompt, Result};
 use crate::generate::append::AppendRow;
 use crate::generate::mirror::SequenceMirror;
-use crate::generate::request::{check_room, check_tokens, sequence_limit};
+use crate::generate::request::{check_prompt, check_room, sequence_limit};
 use crate::generate::sequence::Sequence;
 
 /// A clone is another share of the same set. One call at a time changes it; a second gives BUSY,
@@ -74,12 +74,13 @@ impl CacheSet {
 
     /// Forwards tokens after those that are there; the last alone, its scores are kept. After
     /// CANCELLED or another failure the set holds whole chunks of them.
-    pub fn append(&self, tokens: &[u32], cancel: Option<&CancelToken>) -> Result<()> {
+    pub fn append(&self, tokens: impl Into<Prompt>, cancel: Option<&CancelToken>) -> Result<()> {
+        let tokens = tokens.into();
         let engine = self.model().engine();
         engine.check_work()?;
         let lease = self.lease()?;
         let info = self.model().info();
-        check_tokens(tokens, info.vocabulary)?;
+        check_prompt(&tokens, info)?;
         check_room(self.0.mirror.token_count() as u64 + tokens.len() as u64, self.0.capacity)?;
 
         let abort = engine.owner().abort_token();
@@ -91,7 +92,6 @@ impl CacheSet {
         let reply = Box::new(move |outcome| {
             let _left = sender.send(outcome);
         });
-        let tokens = tokens.to_vec();
         let chunk = u64::from(info.prefill_chunk.max(1));
         let place = self.place();
         let row_cancel = cancel.clone();

@@ -16,7 +16,7 @@ use super::queue::{Queue, Wakeup, report};
 use super::scheduler::CacheSlot;
 use crate::base::event::Event;
 use crate::base::options::{CacheOptions, GenerateOptions};
-use crate::base::{CancelToken, Error, Result};
+use crate::base::{CancelToken, Error, Prompt, Result};
 use crate::generate::generation::GenerationRow;
 use crate::generate::request::Request;
 
@@ -46,9 +46,10 @@ impl Stream {
     pub fn open(
         model: &Model,
         cache: Option<&CacheSet>,
-        prompt: &[u32],
+        prompt: impl Into<Prompt>,
         options: &GenerateOptions,
     ) -> Result<Stream> {
+        let prompt = prompt.into();
         log::debug!("a generation begins: a prompt of {} tokens", prompt.len());
         Stream::open_untold(model, cache, prompt, options)
             .inspect_err(|error| log::warn!("a generation could not begin: {}", report(error)))
@@ -57,7 +58,7 @@ impl Stream {
     fn open_untold(
         model: &Model,
         cache: Option<&CacheSet>,
-        prompt: &[u32],
+        prompt: Prompt,
         options: &GenerateOptions,
     ) -> Result<Stream> {
         let opened = Instant::now();

@@ -105,6 +105,7 @@ impl Call {
 pub(super) trait Plain: Copy {}
 impl Plain for u8 {}
 impl Plain for u32 {}
+impl Plain for f32 {}
 
 /// Gives the first byte of a buffer's contents. Arrays are aligned for their element type. A text
 /// is UTF-8 and followed by a NUL that its size does not count.

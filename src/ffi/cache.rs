@@ -10,13 +10,14 @@ use super::guard::{self, Call};
 use super::handle::{self, object};
 use super::model::{ModelObject, mlxgen_model};
 use super::options::{self, choice, flag, versioned};
+use super::prompt::{mlxgen_prompt_part, read_prompt};
 use super::status::mlxgen_status;
 use crate::base::kv_config::parse_kv_config;
 use crate::base::options::{
     AffineGroups, AffineLayers, AffineOptions, CacheOptions, KvType, PageOptions, TurboQuantOptions,
     WindowOptions,
 };
-use crate::base::{Code, Error, Result};
+use crate::base::{Code, Error, Prompt, Result};
 use crate::engine::CacheSet;
 
 /// What a model keeps of the tokens it has read, so that they are not computed again. One call at
@@ -283,9 +284,36 @@ pub unsafe extern "C" fn mlxgen_cache_append(
     unsafe {
         guard::fallible(out_error, [], |call| {
             let cache = get(cache)?;
-            let tokens = call.array(tokens, count, "tokens")?;
+            let tokens = Prompt::of_tokens(call.array(tokens, count, "tokens")?);
             let cancel = cancel::share(cancel, "cancel")?;
             cache.append(tokens, cancel.as_ref())?;
+            Ok(Code::Ok)
+        })
+    }
+}
+
+/// As mlxgen_cache_append for tokens and embeddings, in parts.
+///
+/// Threads: one call at a time per handle: a second one gives BUSY.
+/// Ownership: `parts` and what they point to are read during the call. `cancel` may be NULL; nothing changes hands.
+/// Codes: those of mlxgen_cache_append; INVALID_ARGUMENT also for embeddings of another width than the model's or
+/// without a key; UNSUPPORTED (a kind of part that this version does not know).
+/// Since: 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlxgen_cache_append_parts(
+    cache: *mut mlxgen_cache,
+    parts: *const mlxgen_prompt_part,
+    part_count: usize,
+    cancel: *mut mlxgen_cancel,
+    out_error: *mut *mut mlxgen_error,
+) -> mlxgen_status {
+    // SAFETY: the header asks for readable parts and for a writable `out_error`.
+    unsafe {
+        guard::fallible(out_error, [], |call| {
+            let cache = get(cache)?;
+            let prompt = read_prompt(call, parts, part_count)?;
+            let cancel = cancel::share(cancel, "cancel")?;
+            cache.append(prompt, cancel.as_ref())?;
             Ok(Code::Ok)
         })
     }
@@ -341,7 +369,7 @@ pub unsafe extern "C" fn mlxgen_cache_token_count(
     }
 }
 
-/// Gives the tokens that a cache set holds. While a stream holds the set, these are the tokens
+/// Gives the tokens that a cache set holds, with UINT32_MAX in the place of each row of embeddings. While a stream holds the set, these are the tokens
 /// committed so far.
 ///
 /// Threads: any thread.

@@ -29,5 +29,6 @@ pub mod engine;
 pub mod event;
 pub mod library;
 pub mod model;
+pub mod prompt;
 pub mod stream;
 pub mod tokenizer;

@@ -16,6 +16,7 @@ use super::handle::{self, object};
 use super::library::milliseconds;
 use super::model::{ModelObject, mlxgen_model};
 use super::options::{self, flag, versioned};
+use super::prompt::{mlxgen_prompt_part, read_prompt};
 use super::status::mlxgen_status;
 use crate::base::options::{GenerateOptions, Sampling};
 use crate::base::{Code, Error, Result};
@@ -80,31 +81,6 @@ impl Wakeup {
         drop(stopped);
     }
 }
-
-/// Token ids.
-pub const MLXGEN_PART_TOKENS: i32 = 1;
-
-/// A part of a prompt. In an array all elements have the `struct_size` of the first, which is the
-/// distance between them. Set it up with mlxgen_prompt_part_init.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct mlxgen_prompt_part {
-    /// Bytes of this struct, as the caller knows it.
-    pub struct_size: usize,
-    /// One of the MLXGEN_PART_ numbers.
-    pub kind: i32,
-    /// With MLXGEN_PART_TOKENS: the token ids.
-    pub tokens: *const u32,
-    pub token_count: usize,
-}
-
-versioned!(
-    mlxgen_prompt_part, "prompt_part", 32,
-    { kind: 8, tokens: 16, token_count: 24 }, token_count: usize,
-    mlxgen_prompt_part {
-        struct_size: 0, kind: MLXGEN_PART_TOKENS, tokens: std::ptr::null(), token_count: 0
-    }
-);
 
 /// A text: UTF-8, `size` bytes at `data`. This struct will never grow.
 #[derive(Clone, Copy)]
@@ -219,51 +195,6 @@ fn read_options(call: &Call, options: *const mlxgen_generate_options) -> Result<
     })
 }
 
-/// The parts, whose distance is the size that the first one says.
-fn read_parts(
-    call: &Call,
-    first: *const mlxgen_prompt_part,
-    count: usize,
-) -> Result<Vec<mlxgen_prompt_part>> {
-    let bad = |rule: &str| Error::invalid_argument(format!("parts {rule}")).field("parts");
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    let size = call.struct_size_of(first, "parts")?;
-    if count.checked_mul(size).is_none_or(|bytes| bytes > isize::MAX as usize) {
-        return Err(bad(&format!("has a size of {count}, which is beyond the address space")));
-    }
-    (0..count)
-        .map(|index| {
-            let part = first.wrapping_byte_add(index * size);
-            let place = |error: Error| error.position(index as u64);
-            if call.struct_size_of(part, "parts").map_err(place)? != size {
-                return Err(place(bad("has elements of different struct_size")));
-            }
-            call.read(part, "parts").map_err(place)
-        })
-        .collect()
-}
-
-/// The prompt's token ids, all parts joined.
-fn read_prompt(call: &Call, parts: *const mlxgen_prompt_part, count: usize) -> Result<Vec<u32>> {
-    let mut prompt = Vec::new();
-    for (index, part) in (0_u64..).zip(read_parts(call, parts, count)?) {
-        let place = |error: Error| error.field("parts").position(index);
-        match part.kind {
-            MLXGEN_PART_TOKENS => {
-                prompt.extend_from_slice(call.array(part.tokens, part.token_count, "tokens").map_err(place)?);
-            }
-            later if later > MLXGEN_PART_TOKENS => {
-                let fault = format!("this version knows no prompt parts of kind {later}");
-                return Err(place(Error::unsupported(fault)));
-            }
-            other => return Err(place(Error::invalid_argument(format!("a prompt part has kind {other}")))),
-        }
-    }
-    Ok(prompt)
-}
-
 /// Sets options to their defaults. Pass `sizeof(mlxgen_generate_options)` as `struct_size`.
 ///
 /// Threads: any thread.
@@ -280,34 +211,17 @@ pub unsafe extern "C" fn mlxgen_generate_options_init(
     unsafe { options::init(options, struct_size) }
 }
 
-/// Makes an empty part of kind MLXGEN_PART_TOKENS. Pass `sizeof(mlxgen_prompt_part)` as
-/// `struct_size`.
-///
-/// Threads: any thread.
-/// Ownership: `struct_size` bytes at `part` are written.
-/// Codes: OK, INVALID_ARGUMENT (`part` is NULL, or `struct_size` is not that of this struct in any
-/// version).
-/// Since: 0.1.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlxgen_prompt_part_init(
-    part: *mut mlxgen_prompt_part,
-    struct_size: usize,
-) -> mlxgen_status {
-    // SAFETY: the header asks that `struct_size` bytes are writable.
-    unsafe { options::init(part, struct_size) }
-}
-
 /// Starts a generation. The prompt is the whole conversation: what a given cache set already holds
 /// of its beginning is not computed again, and what it holds beyond is cut off. NULL as `cache`
 /// uses a set of the stream's own; NULL as `options` means the defaults.
 ///
 /// Threads: any thread; the cache set is used alone.
-/// Ownership: `parts` and `options` are read during the call. The stream holds `cache` alone until
+/// Ownership: `parts`, what they point to and `options` are read during the call. The stream holds `cache` alone until
 /// it is closed; then the set holds exactly the tokens that were read and generated, but for the
 /// last one if that was not read again. `out` receives a handle that you release with
 /// mlxgen_stream_release.
-/// Codes: OK, INVALID_ARGUMENT (also for an empty prompt, and for an id beyond the vocabulary, with its
-/// position), UNSUPPORTED (a kind of part that this version does not know), OUT_OF_MEMORY,
+/// Codes: OK, INVALID_ARGUMENT (also for an empty prompt, for an id beyond the vocabulary, with its
+/// position, and for embeddings of another width than the model's or without a key), UNSUPPORTED (a kind of part that this version does not know), OUT_OF_MEMORY,
 /// CONTEXT_FULL (the prompt alone is too long), BUSY (the cache set is in use), WRONG_STATE (the
 /// cache set has diverged from the prompt and cannot be cut: the error names the layer; suspended;
 /// or after mlxgen_shutdown).
@@ -331,7 +245,7 @@ pub unsafe extern "C" fn mlxgen_stream_open(
         };
         let prompt = read_prompt(call, parts, part_count)?;
         let options = read_options(call, options)?;
-        let stream = Stream::open(&model.model, cache.as_deref(), &prompt, &options)?;
+        let stream = Stream::open(&model.model, cache.as_deref(), prompt, &options)?;
         let object = StreamObject { stream, last: Mutex::default(), wakeup: Mutex::new(None) };
         call.write(out, handle::hand_out(object)?);
         Ok(Code::Ok)

@@ -4,14 +4,14 @@ use super::plan::{PrefillPlan, PrefillUnit};
 use super::row::{Advance, Row};
 use super::sequence::Sequence;
 use super::surroundings::Surroundings;
-use crate::base::{CancelToken, Code, Error, Result};
+use crate::base::{CancelToken, Code, Error, Prompt, Result};
 
 pub type AppendReply = Box<dyn FnOnce(Result<()>)>;
 
 /// After an error or a cancellation the sequence covers whole chunks of the tokens.
 pub struct AppendRow {
     sequence: Sequence,
-    tokens: Vec<u32>,
+    tokens: Prompt,
     done: usize,
     chunk: u64,
     cancel: CancelToken,
@@ -22,7 +22,7 @@ pub struct AppendRow {
 impl AppendRow {
     pub fn new(
         sequence: Sequence,
-        tokens: Vec<u32>,
+        tokens: Prompt,
         chunk: u64,
         cancel: CancelToken,
         reply: AppendReply,
@@ -43,7 +43,7 @@ impl AppendRow {
             PrefillUnit::Drain { end, .. } => (end as usize, false),
             PrefillUnit::Final { end } => (end as usize, true),
         };
-        let tokens = &self.tokens[self.done..end];
+        let tokens = &self.tokens.part(self.done..end);
         let outcome = if last {
             self.sequence.prefill_with_logits(tokens, &stop, surroundings)
         } else {

@@ -17,7 +17,7 @@ use super::sequence::Sequence;
 use super::stop::Stopped;
 use super::surroundings::Surroundings;
 use crate::base::event::{EndEvent, EndReason, Event, ReuseStop, TextEvent, Timings, TokenLogprobs, Usage};
-use crate::base::{CancelToken, Code, Error, Result};
+use crate::base::{CancelToken, Code, Error, Prompt, Result};
 
 /// Freed buffers are given back after so many tokens.
 const RELIEF_TOKENS: u64 = 256;
@@ -118,7 +118,7 @@ impl<O: Outbox> GenerationRow<O> {
             // The first token is delivered before its own forward.
             Current::Unread(token) => self.read(token.as_ref(), surroundings),
             Current::Read(token) => {
-                self.dispatch(StepInput::Tokens(&[token]), self.generated, surroundings)?;
+                self.dispatch(StepInput::Read(&Prompt::of_tokens(&[token])), self.generated, surroundings)?;
                 match std::mem::replace(&mut self.current, Current::Ended) {
                     Current::Unread(token) if !self.pipelined => self.read(token.as_ref(), surroundings),
                     current => {
@@ -146,15 +146,15 @@ impl<O: Outbox> GenerationRow<O> {
         };
         let nothing_may_follow = self.end_by_count();
         if last && nothing_may_follow.is_none() {
-            let tokens = self.request.prompt[position..end].to_vec();
-            self.sequence.admit(tokens.len() as u64, end as u64, surroundings)?;
-            self.dispatch(StepInput::Tokens(&tokens), 0, surroundings)?;
-            tokens.into_iter().for_each(|token| self.sequence.commit(token));
+            let part = self.request.prompt.part(position..end);
+            self.sequence.admit(part.len() as u64, end as u64, surroundings)?;
+            self.dispatch(StepInput::Read(&part), 0, surroundings)?;
+            self.sequence.commit_part(&part);
             self.sequence.refresh();
             self.send_prefill();
             return Ok(Advance::Moved);
         }
-        match self.sequence.prefill(&self.request.prompt[position..end], &stop, surroundings) {
+        match self.sequence.prefill(&self.request.prompt.part(position..end), &stop, surroundings) {
             Ok(()) => {}
             Err(error) if error.code() == Code::Cancelled && self.stop.is_requested() => {
                 return Ok(self.end(EndReason::Cancelled, None));
@@ -219,7 +219,7 @@ impl<O: Outbox> GenerationRow<O> {
         }
         self.current = Current::Read(id);
         if self.pipelined {
-            self.dispatch(StepInput::Tokens(&[id]), self.generated, surroundings)?;
+            self.dispatch(StepInput::Read(&Prompt::of_tokens(&[id])), self.generated, surroundings)?;
         }
         Ok(Advance::Moved)
     }
@@ -388,7 +388,7 @@ impl<O: Outbox> Row for GenerationRow<O> {
 }
 
 /// How many tokens of the sequence serve the prompt, and why not more.
-fn reusable(sequence: &Sequence, prompt: &[u32]) -> (usize, ReuseStop) {
+fn reusable(sequence: &Sequence, prompt: &Prompt) -> (usize, ReuseStop) {
     let cached = sequence.len();
     let common = sequence.mirror().common_prefix(prompt);
     let (keep, stop) = if cached == 0 {

@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::base::Prompt;
 use crate::base::info::LayerCacheInfo;
+use crate::base::prompt::PromptRecord;
 
 /// Written by the owner thread, read by all.
 #[derive(Debug)]
 pub struct SequenceMirror {
     /// The committed tokens: those that the state may be relied on to cover.
-    tokens: Mutex<Vec<u32>>,
+    tokens: Mutex<PromptRecord>,
     /// Bytes that the state occupies or was granted.
     bytes: AtomicU64,
     /// The same of all sequences of the engine together.
@@ -37,7 +39,7 @@ impl SequenceMirror {
     }
 
     pub fn tokens(&self) -> Vec<u32> {
-        self.tokens.lock().clone()
+        self.tokens.lock().ids().to_vec()
     }
 
     pub fn bytes(&self) -> u64 {
@@ -53,12 +55,21 @@ impl SequenceMirror {
     }
 
     /// How many tokens at the beginning are the same as those of `prompt`.
-    pub fn common_prefix(&self, prompt: &[u32]) -> usize {
-        self.tokens.lock().iter().zip(prompt).take_while(|(ours, theirs)| ours == theirs).count()
+    pub fn common_prefix(&self, prompt: &Prompt) -> usize {
+        self.tokens.lock().common_prefix(&prompt.record())
     }
 
-    pub(super) fn extend(&self, tokens: &[u32]) {
-        self.tokens.lock().extend_from_slice(tokens);
+    pub(super) fn extend(&self, read: &PromptRecord) {
+        self.tokens.lock().append(read);
+    }
+
+    pub(super) fn push(&self, token: u32) {
+        self.tokens.lock().push(token);
+    }
+
+    /// What was read, for another sequence.
+    pub(super) fn record(&self) -> PromptRecord {
+        self.tokens.lock().clone()
     }
 
     pub(super) fn cut(&self, keep: usize) {

@@ -1,12 +1,14 @@
 //! A checked request for a generation.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::runtime::LogprobReport;
 use super::stop::StopMatcher;
 use crate::base::info::ModelInfo;
 use crate::base::options::{GenerateOptions, Sampling};
-use crate::base::{CancelToken, Error, Result};
+use crate::base::prompt::EMBEDDED;
+use crate::base::{CancelToken, Error, Prompt, Result};
 use crate::text::{StreamDecoder, Tokenizer};
 
 /// Most rivals that can be reported with each token.
@@ -14,7 +16,7 @@ pub const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// Everything that a row needs to know of its request.
 pub struct Request {
-    pub prompt: Vec<u32>,
+    pub prompt: Prompt,
     pub sampling: Sampling,
     pub max_tokens: Option<u64>,
     /// Ids that end the generation, ascending.
@@ -35,7 +37,7 @@ impl Request {
     pub fn new(
         info: &ModelInfo,
         tokenizer: Option<Arc<Tokenizer>>,
-        prompt: &[u32],
+        prompt: Prompt,
         capacity: u64,
         options: &GenerateOptions,
     ) -> Result<Self> {
@@ -50,7 +52,7 @@ impl Request {
             return Err(Error::unsupported(text).field("stop"));
         }
         check_ids("extra_eos", &options.extra_eos, info.vocabulary)?;
-        check_tokens(prompt, info.vocabulary)?;
+        check_prompt(&prompt, info)?;
         let limit = sequence_limit(info, capacity);
         check_room(prompt.len() as u64, limit)?;
         let own_eos: &[u32] = if options.ignore_eos { &[] } else { &info.eos };
@@ -58,7 +60,7 @@ impl Request {
         eos.sort_unstable();
         eos.dedup();
         Ok(Request {
-            prompt: prompt.to_vec(),
+            prompt,
             sampling: options.sampling.clone(),
             max_tokens: options.max_tokens,
             eos,
@@ -81,10 +83,20 @@ pub fn sequence_limit(info: &ModelInfo, capacity: u64) -> u64 {
     if capacity == 0 { limit } else { limit.min(capacity) }
 }
 
-/// INVALID_ARGUMENT when there is no id, or naming the first that the model does not know.
-pub fn check_tokens(tokens: &[u32], vocabulary: u32) -> Result<()> {
-    check_ids("tokens", tokens, vocabulary)?;
-    if tokens.is_empty() {
+/// INVALID_ARGUMENT when there is nothing to read, or naming the first token that the model does not know, or the first
+/// position of embeddings of another width.
+pub fn check_prompt(prompt: &Prompt, info: &ModelInfo) -> Result<()> {
+    let mut next = 0;
+    for piece in prompt.embedded() {
+        check_ids_from("tokens", prompt.ids(), next..piece.start, info.vocabulary)?;
+        if piece.width() != info.hidden as usize {
+            let text = format!("embeddings have {} elements, not {}", info.hidden, piece.width());
+            return Err(Error::invalid_argument(text).field("embeddings").position(piece.start as u64));
+        }
+        next = piece.start + piece.rows;
+    }
+    check_ids_from("tokens", prompt.ids(), next..prompt.len(), info.vocabulary)?;
+    if prompt.is_empty() {
         return Err(Error::invalid_argument("at least one token is needed").field("tokens"));
     }
     Ok(())
@@ -101,7 +113,12 @@ pub fn check_room(tokens: u64, limit: u64) -> Result<()> {
 }
 
 fn check_ids(field: &str, tokens: &[u32], vocabulary: u32) -> Result<()> {
-    match tokens.iter().position(|token| *token >= vocabulary) {
+    check_ids_from(field, tokens, 0..tokens.len(), vocabulary)
+}
+
+fn check_ids_from(field: &str, tokens: &[u32], range: Range<usize>, vocabulary: u32) -> Result<()> {
+    let known = |token: u32| token < vocabulary && token != EMBEDDED;
+    match range.clone().find(|position| !known(tokens[*position])) {
         None => Ok(()),
         Some(position) => Err(Error::invalid_argument(format!(
             "token {} is outside the vocabulary of {vocabulary}",

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::base::event::TokenLogprobs;
 use crate::base::info::{LayerCacheInfo, ModelInfo};
 use crate::base::options::{CacheOptions, EngineOptions, ModelOptions, Sampling};
-use crate::base::{CancelToken, Result};
+use crate::base::{CancelToken, Prompt, Result};
 use crate::text::Tokenizer;
 
 /// Opens models off the owner thread and makes the runtime on it.
@@ -107,10 +107,10 @@ pub trait TokenModel {
 
     /// Forwards `tokens` without the vocabulary head and evaluates the state. Checks `cancel`
     /// between groups of layers; when CANCELLED, none of `tokens` is covered.
-    fn prefill(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<()>;
+    fn prefill(&self, state: &mut dyn TokenState, tokens: &Prompt, cancel: &CancelToken) -> Result<()>;
 
     /// Forwards `tokens` and evaluates the scores after the last: float32 `[vocabulary]`.
-    fn logits(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<Vec<f32>>;
+    fn logits(&self, state: &mut dyn TokenState, tokens: &Prompt, cancel: &CancelToken) -> Result<Vec<f32>>;
 
     /// Forwards one input and dispatches the sampling of what follows, without waiting for it.
     /// `step` is the index of the sampled token in its generation (the RNG key is made of the
@@ -127,7 +127,7 @@ pub trait TokenModel {
 
 /// What a step forwards.
 pub enum StepInput<'a> {
-    Tokens(&'a [u32]),
+    Read(&'a Prompt),
     /// A sampled token that was not read yet: the pipelined form.
     Pending(&'a dyn PendingToken),
 }

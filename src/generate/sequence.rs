@@ -9,7 +9,7 @@ use super::request::Request;
 use super::runtime::{TokenModel, TokenState};
 use super::surroundings::Surroundings;
 use crate::base::options::CacheOptions;
-use crate::base::{CancelToken, Error, Result};
+use crate::base::{CancelToken, Error, Prompt, Result};
 
 /// Tokens that a decoding row is given memory for at once.
 const GROWTH: u64 = 256;
@@ -44,7 +44,7 @@ impl Sequence {
         self.check()?;
         surroundings.admit("a copy of the cache set", self.state.fork_bytes())?;
         let fork = Self::over(Rc::clone(&self.model), self.state.fork()?, total);
-        fork.mirror.extend(&self.mirror.tokens());
+        fork.mirror.extend(&self.mirror.record());
         fork.mirror.set_logits(self.mirror.logits());
         Ok(fork)
     }
@@ -143,7 +143,7 @@ impl Sequence {
     /// Forwards `tokens` without scores. After an error none of them is covered.
     pub fn prefill(
         &mut self,
-        tokens: &[u32],
+        tokens: &Prompt,
         cancel: &CancelToken,
         surroundings: &mut dyn Surroundings,
     ) -> Result<()> {
@@ -152,7 +152,7 @@ impl Sequence {
         self.admit(width, self.state.offset() + width, surroundings)?;
         self.model.prefill(self.state.as_mut(), tokens, cancel)?;
         self.mirror.set_logits(None);
-        self.mirror.extend(tokens);
+        self.mirror.extend(&tokens.record());
         self.refresh();
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Sequence {
     /// Forwards the last tokens of an append and keeps the scores after them.
     pub fn prefill_with_logits(
         &mut self,
-        tokens: &[u32],
+        tokens: &Prompt,
         cancel: &CancelToken,
         surroundings: &mut dyn Surroundings,
     ) -> Result<()> {
@@ -168,7 +168,7 @@ impl Sequence {
         let width = tokens.len() as u64;
         self.admit(width, self.state.offset() + width, surroundings)?;
         let logits = self.model.logits(self.state.as_mut(), tokens, cancel)?;
-        self.mirror.extend(tokens);
+        self.mirror.extend(&tokens.record());
         self.mirror.set_logits(Some(logits));
         self.refresh();
         Ok(())
@@ -177,7 +177,13 @@ impl Sequence {
     /// A token that the state covers since a step is to be kept.
     pub fn commit(&mut self, token: u32) {
         self.mirror.set_logits(None);
-        self.mirror.extend(&[token]);
+        self.mirror.push(token);
+    }
+
+    /// A part of a prompt that the state covers since a step is to be kept.
+    pub fn commit_part(&mut self, part: &Prompt) {
+        self.mirror.set_logits(None);
+        self.mirror.extend(&part.record());
     }
 
     /// Forgets what follows the first `keep` tokens. WRONG_STATE naming the layer that cannot.

@@ -9,12 +9,15 @@ pub trait CausalGraph {
     /// What each layer that owns a cache needs of it, in order.
     fn cache_needs(&self) -> Vec<LayerNeeds>;
 
-    /// Appends `ids` `[1, tokens]` to the caches and leaves out what only the scores need. On
-    /// failure the caches may cover the tokens in part.
-    fn extend(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<()>;
+    /// The embeddings `[1, tokens, hidden]` of `ids` `[1, tokens]`, as the first layer takes them.
+    fn embed(&self, ids: &Array) -> Result<Array>;
+
+    /// Appends tokens whose embeddings are `x` `[1, tokens, hidden]` to the caches and leaves out what only the scores
+    /// need. On failure the caches may cover the tokens in part.
+    fn extend(&self, x: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<()>;
 
     /// As `extend`, and returns the normalised hidden values `[1, tokens, hidden]`.
-    fn hidden(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<Array>;
+    fn hidden(&self, x: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<Array>;
 
     /// The scores of hidden values: `[1, tokens, vocabulary]`.
     fn scores(&self, hidden: &Array) -> Result<Array>;

@@ -156,8 +156,13 @@ FIELD(mlxgen_generate_options, logprobs, 92, 4);
 FIELD(mlxgen_generate_options, top_logprobs, 96, 4);
 FIELD(mlxgen_generate_options, cancel, 104, 8);
 
-SIZE(mlxgen_prompt_part, 32);
+SIZE(mlxgen_prompt_part, 72);
 FIELD(mlxgen_prompt_part, struct_size, 0, 8);
 FIELD(mlxgen_prompt_part, kind, 8, 4);
 FIELD(mlxgen_prompt_part, tokens, 16, 8);
 FIELD(mlxgen_prompt_part, token_count, 24, 8);
+FIELD(mlxgen_prompt_part, embeddings, 32, 8);
+FIELD(mlxgen_prompt_part, embedding_rows, 40, 8);
+FIELD(mlxgen_prompt_part, embedding_width, 48, 8);
+FIELD(mlxgen_prompt_part, key, 56, 8);
+FIELD(mlxgen_prompt_part, key_size, 64, 8);

@@ -26,6 +26,7 @@ from ._log import LogLevel, log_to, set_log_sink
 from ._model import Model
 from ._stream import AsyncEvents, Stream
 from ._tokenizer import Tokenizer
+from ._prompt import Embeddings, Prompt
 from ._types import (
     AffineKv,
     BuildInfo,
@@ -142,6 +143,7 @@ __all__ = [
     "ComputeType",
     "ContextFullError",
     "Device",
+    "Embeddings",
     "EndEvent",
     "EndReason",
     "Engine",
@@ -171,6 +173,7 @@ __all__ = [
     "Numerics",
     "OutOfMemoryError",
     "PrefillEvent",
+    "Prompt",
     "RenderedChat",
     "ReuseStop",
     "Stream",

@@ -11,6 +11,7 @@ from ctypes import (
     CFUNCTYPE,
     POINTER,
     Structure,
+    c_char,
     c_char_p,
     c_double,
     c_float,
@@ -67,6 +68,7 @@ TOKENIZE_PARSE_SPECIAL = 2
 DETOKENIZE_SKIP_SPECIAL = 1
 
 PART_TOKENS = 1
+PART_EMBEDDINGS = 2
 
 EVENT_PREFILL = 1
 EVENT_TEXT = 2
@@ -233,6 +235,11 @@ class PromptPart(Structure):
         ("kind", c_int32),
         ("tokens", POINTER(c_uint32)),
         ("token_count", c_size_t),
+        ("embeddings", POINTER(c_float)),
+        ("embedding_rows", c_size_t),
+        ("embedding_width", c_size_t),
+        ("key", POINTER(c_char)),
+        ("key_size", c_size_t),
     ]
 
 
@@ -356,6 +363,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "cache_options_init": (_status, [POINTER(CacheOptions), _size]),
     "cache_description_init": (_status, [POINTER(CacheDescription), _size]),
     "cache_new": (_status, [_handle, POINTER(CacheOptions), _out, _out]),
+    "cache_append_parts": (_status, [_handle, POINTER(PromptPart), _size, _handle, _out]),
     "cache_append": (_status, [_handle, _tokens, _size, _handle, _out]),
     "cache_logits": (_status, [_handle, _out, _out]),
     "cache_token_count": (_status, [_handle, POINTER(c_size_t), _out]),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from array import array
 from ctypes import byref, c_size_t, c_void_p, sizeof
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional, cast
 
 from . import _abi
 from ._cancel import Cancel
 from ._handle import Handle, Tokens, call, take_bytes, take_text, take_tokens, token_array, whole
 from ._library import library
+from ._prompt import Prompt, has_embeddings, prompt_parts
 from ._types import (
     AffineKv,
     CacheInfo,
@@ -95,11 +96,12 @@ class CacheSet(Handle):
         call(lib.cache_new, model._pointer, byref(options), byref(made))
         super().__init__(made.value)
 
-    def append(self, tokens: Tokens, *, cancel: Optional[Cancel] = None) -> None:
+    def append(self, tokens: Prompt, *, cancel: Optional[Cancel] = None) -> None:
         """Lets the model read more tokens. The scores after the last one are kept.
 
         Args:
-            tokens: ids below the vocabulary; at least one.
+            tokens: ids below the vocabulary, or a list of parts, some of which are
+                :class:`Embeddings`; at least one.
             cancel: stops the work; the chunks finished by then stay, as ``len`` tells.
 
         Raises:
@@ -110,8 +112,12 @@ class CacheSet(Handle):
             CancelledError: ``cancel`` was requested.
             BusyError: another call or a stream has the cache set.
         """
-        ids, count = token_array(tokens)
         stop = cancel._pointer if cancel is not None else None
+        if has_embeddings(tokens):
+            parts, count, _alive = prompt_parts(tokens)
+            call(library().cache_append_parts, self._pointer, parts, count, stop)
+            return
+        ids, count = token_array(cast(Tokens, tokens))
         call(library().cache_append, self._pointer, ids, count, stop)
 
     def logits(self) -> "array[float]":

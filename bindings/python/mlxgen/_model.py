@@ -11,6 +11,7 @@ from ._cache import CacheSet
 from ._cancel import Cancel
 from ._handle import Handle, Tokens, call, whole
 from ._library import library
+from ._prompt import Prompt
 from ._stream import Stream
 from ._tokenizer import Tokenizer
 from ._types import (
@@ -177,7 +178,7 @@ class Model(Handle):
 
     def generate(
         self,
-        prompt: Union[str, Tokens],
+        prompt: Union[str, Prompt],
         *,
         cache: Optional[CacheSet] = None,
         temperature: float = 0.0,

@@ -8,13 +8,14 @@ import ctypes
 import threading
 import time
 import weakref
-from ctypes import byref, c_uint32, c_void_p, pointer, sizeof
+from ctypes import byref, c_uint32, c_void_p, sizeof
 from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _abi, _callbacks
 from ._cancel import Cancel
 from ._handle import Handle, Tokens, call, seconds_to_ms, take_error, token_array, whole
 from ._library import library
+from ._prompt import Prompt, prompt_parts
 from ._types import (
     Completion,
     EndEvent,
@@ -131,7 +132,7 @@ class Stream(Handle):
     def __init__(
         self,
         model: Model,
-        prompt: Tokens,
+        prompt: Prompt,
         *,
         cache: Optional[CacheSet] = None,
         temperature: float = 0.0,
@@ -179,20 +180,14 @@ class Stream(Handle):
         options.logprobs = logprobs
         options.top_logprobs = whole("top_logprobs", top_logprobs, 32)
         options.cancel = cancel._pointer if cancel is not None else None
-        ids, count = token_array(prompt)
-        part = _abi.PromptPart(
-            struct_size=sizeof(_abi.PromptPart),
-            kind=_abi.PART_TOKENS,
-            tokens=ctypes.cast(ids, ctypes.POINTER(c_uint32)),
-            token_count=count,
-        )
+        parts, part_count, _alive = prompt_parts(prompt)
         made = c_void_p()
         call(
             lib.stream_open,
             model._pointer,
             cache._pointer if cache is not None else None,
-            pointer(part),
-            1,
+            parts,
+            part_count,
             byref(options),
             byref(made),
         )

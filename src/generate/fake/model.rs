@@ -12,7 +12,7 @@ use super::spec::Place;
 use crate::base::event::TokenLogprobs;
 use crate::base::info::LayerCacheInfo;
 use crate::base::options::{CacheOptions, KvType, Sampling};
-use crate::base::{CancelToken, Error, Result};
+use crate::base::{CancelToken, Error, Prompt, Result};
 use crate::generate::runtime::{LogprobReport, PendingToken, StepInput, TokenModel, TokenState};
 
 /// Cancellation is looked for that often in a slow prefill, as a real model does between layers.
@@ -80,7 +80,7 @@ impl TokenModel for FakeModel {
         tokens.saturating_mul(self.faulty.spec.workspace_bytes_per_token)
     }
 
-    fn prefill(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<()> {
+    fn prefill(&self, state: &mut dyn TokenState, tokens: &Prompt, cancel: &CancelToken) -> Result<()> {
         let state = FakeState::of(state)?;
         self.faulty.pass(Place::Prefill)?;
         self.work(tokens.len(), cancel)?;
@@ -88,7 +88,7 @@ impl TokenModel for FakeModel {
         Ok(())
     }
 
-    fn logits(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
+    fn logits(&self, state: &mut dyn TokenState, tokens: &Prompt, cancel: &CancelToken) -> Result<Vec<f32>> {
         let state = FakeState::of(state)?;
         self.faulty.pass(Place::Logits)?;
         self.work(tokens.len(), cancel)?;
@@ -107,7 +107,7 @@ impl TokenModel for FakeModel {
         let state = FakeState::of(state)?;
         self.faulty.pass(Place::Step)?;
         let begin = match input {
-            StepInput::Tokens(tokens) => {
+            StepInput::Read(tokens) => {
                 state.extend(tokens);
                 Instant::now()
             }
@@ -116,7 +116,7 @@ impl TokenModel for FakeModel {
                     .as_any()
                     .downcast_ref::<FakePending>()
                     .ok_or_else(|| Error::internal("a token of another back end"))?;
-                state.extend(&[pending.id]);
+                state.extend(&Prompt::of_tokens(&[pending.id]));
                 pending.ready.max(Instant::now())
             }
         };
@@ -166,10 +166,18 @@ impl FakeState {
         self.hashes.last().copied().unwrap_or(0)
     }
 
-    fn extend(&mut self, tokens: &[u32]) {
+    fn extend(&mut self, tokens: &Prompt) {
         let before = self.bytes();
-        for token in tokens {
-            self.hashes.push(numbers::extend(self.context(), *token));
+        // The numbers of embeddings stand for themselves.
+        let mut stand_ins = tokens.ids().to_vec();
+        for piece in tokens.embedded() {
+            let rows = piece.values().chunks(piece.width().max(1));
+            for (place, row) in stand_ins[piece.start..].iter_mut().zip(rows) {
+                *place = row.iter().fold(0, |sum: u32, value| sum.rotate_left(5) ^ value.to_bits());
+            }
+        }
+        for token in stand_ins {
+            self.hashes.push(numbers::extend(self.context(), token));
         }
         self.heap.allocate(self.bytes() - before);
     }

@@ -28,6 +28,8 @@ pub(super) struct Blueprint {
     /// The matrices among the kept tensors.
     pub(super) linears: Arc<[PlannedLinear]>,
     pub(super) arithmetic: Arithmetic,
+    /// Of activations.
+    pub(super) activation: Dtype,
     /// Of keys and values, unless a cache asks for another.
     pub(super) kv_dtype: Dtype,
 }
@@ -146,6 +148,7 @@ impl MlxBuilder {
             context_limit: blueprint.context_limit,
             chunk: blueprint.chunk,
             device: blueprint.device,
+            activation: blueprint.activation,
             kv_dtype: blueprint.kv_dtype,
             arithmetic: blueprint.arithmetic,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),

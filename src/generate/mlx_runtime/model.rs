@@ -6,7 +6,7 @@ use super::pace::{CancelPace, Speed};
 use super::pending::MlxPending;
 use super::state::MlxState;
 use crate::base::options::{CacheOptions, KvType, Sampling};
-use crate::base::{CancelToken, Error, Result};
+use crate::base::{CancelToken, Error, Prompt, Result};
 use crate::cache::{Backing, Scheme};
 use crate::generate::runtime::{LogprobReport, PendingToken, StepInput, TokenModel, TokenState};
 use crate::mlx::{self, Array, DeviceKind, Dtype, ops, prim};
@@ -22,6 +22,8 @@ pub(super) struct MlxModel {
     /// Tokens of a forward of a prompt.
     pub(super) chunk: u64,
     pub(super) device: DeviceKind,
+    /// Of activations.
+    pub(super) activation: Dtype,
     /// Of keys and values where the arithmetic leaves a choice.
     pub(super) kv_dtype: Dtype,
     pub(super) arithmetic: Arithmetic,
@@ -73,6 +75,28 @@ impl MlxModel {
         ops::token_ids(tokens, u32::try_from(self.footprint.vocabulary).unwrap_or(u32::MAX))
     }
 
+    /// What the first layer takes for tokens and embeddings: `[1, positions, hidden]`.
+    fn embedded(&self, prompt: &Prompt) -> Result<Array> {
+        if prompt.embedded().is_empty() {
+            return self.graph.embed(&self.ids(prompt.ids())?);
+        }
+        let mut parts = Vec::new();
+        let mut next = 0;
+        for piece in prompt.embedded() {
+            if piece.start > next {
+                parts.push(self.graph.embed(&self.ids(&prompt.ids()[next..piece.start])?)?);
+            }
+            let shape = [1, piece.rows as i32, piece.width() as i32];
+            let rows = Array::from_slice(piece.values(), &shape)?;
+            parts.push(prim::astype(&rows, self.activation)?);
+            next = piece.start + piece.rows;
+        }
+        if next < prompt.len() {
+            parts.push(self.graph.embed(&self.ids(&prompt.ids()[next..])?)?);
+        }
+        prim::concatenate(&parts.iter().collect::<Vec<_>>(), 1)
+    }
+
     fn precision(&self) -> Precision {
         match self.arithmetic {
             Arithmetic::Kernels => Precision::Kernels,
@@ -115,26 +139,26 @@ impl TokenModel for MlxModel {
         }
     }
 
-    fn prefill(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<()> {
+    fn prefill(&self, state: &mut dyn TokenState, tokens: &Prompt, cancel: &CancelToken) -> Result<()> {
         cancel.check()?;
         let state = self.open(state)?;
-        let ids = self.ids(tokens)?;
+        let x = self.embedded(tokens)?;
         let mut pace = CancelPace::new(cancel, &self.speed);
         state.transaction(tokens.len(), |state| {
-            self.graph.extend(&ids, &mut state.caches, &mut pace)?;
+            self.graph.extend(&x, &mut state.caches, &mut pace)?;
             state.evaluate()?;
             cancel.check()
         })?;
         state.maintain()
     }
 
-    fn logits(&self, state: &mut dyn TokenState, tokens: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
+    fn logits(&self, state: &mut dyn TokenState, tokens: &Prompt, cancel: &CancelToken) -> Result<Vec<f32>> {
         cancel.check()?;
         let state = self.open(state)?;
-        let ids = self.ids(tokens)?;
+        let x = self.embedded(tokens)?;
         let mut pace = CancelPace::new(cancel, &self.speed);
         state.transaction(tokens.len(), |state| {
-            let hidden = self.graph.hidden(&ids, &mut state.caches, &mut pace)?;
+            let hidden = self.graph.hidden(&x, &mut state.caches, &mut pace)?;
             let scores = prim::astype(&self.last_scores(&hidden)?, Dtype::Float32)?;
             let scores = scores.to_vec::<f32>()?;
             state.evaluate()?;
@@ -151,19 +175,19 @@ impl TokenModel for MlxModel {
         step: u64,
     ) -> Result<Box<dyn PendingToken>> {
         let state = self.open(state)?;
-        let ids = match input {
-            StepInput::Tokens(tokens) => self.ids(tokens)?,
+        let x = match input {
+            StepInput::Read(tokens) => self.embedded(tokens)?,
             StepInput::Pending(pending) => {
                 let pending = pending
                     .as_any()
                     .downcast_ref::<MlxPending>()
                     .ok_or_else(|| Error::internal("a token of another back end"))?;
-                prim::reshape(&pending.token, &[1, 1])?
+                self.graph.embed(&prim::reshape(&pending.token, &[1, 1])?)?
             }
         };
-        let tokens = ids.dim(1) as usize;
+        let tokens = x.dim(1) as usize;
         state.step(tokens, |state| {
-            let hidden = self.graph.hidden(&ids, &mut state.caches, &mut Unpaced)?;
+            let hidden = self.graph.hidden(&x, &mut state.caches, &mut Unpaced)?;
             let sampled = sample::sample(&self.last_scores(&hidden)?, sampling, step, self.precision())?;
             let logprobs = if report.chosen || report.top > 0 {
                 Some(prim::astype(&sampled.logprobs, Dtype::Float32)?)

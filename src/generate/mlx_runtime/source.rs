@@ -122,6 +122,7 @@ impl MlxSource {
             device,
             linears: plan.linears().into(),
             arithmetic,
+            activation: dtype_of(activation),
             kv_dtype,
         };
         let (file_bytes, resident) = (plan.file_bytes(), plan.resident_bytes());

@@ -177,16 +177,16 @@ struct Llama {
 }
 
 impl Llama {
-    /// All layers but the last; `x` and the mask before the last.
+    /// All layers but the last; what comes out of them and the mask before the last.
     fn body(
         &self,
-        ids: &Array,
+        x: &Array,
         caches: &mut [Box<dyn LayerCache>],
         pace: &mut dyn Pace,
     ) -> Result<(Array, Mask)> {
-        let mut x = ops::embedding(ids, &self.embedding)?;
+        let mut x = x.clone();
         let mask = match caches.first() {
-            Some(cache) => cache.mask(ids.dim(1) as usize, None)?,
+            Some(cache) => cache.mask(x.dim(1) as usize, None)?,
             None => Mask::None,
         };
         let last = self.layers.len().saturating_sub(1);
@@ -215,16 +215,20 @@ impl CausalGraph for Llama {
         self.layers.iter().map(|layer| layer.attention.cache_needs()).collect()
     }
 
-    fn extend(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<()> {
-        let (x, _) = self.body(ids, caches, pace)?;
+    fn embed(&self, ids: &Array) -> Result<Array> {
+        ops::embedding(ids, &self.embedding)
+    }
+
+    fn extend(&self, x: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<()> {
+        let (x, _) = self.body(x, caches, pace)?;
         if let (Some(layer), Some(cache)) = (self.layers.last(), caches.last_mut()) {
             layer.attention.remember(&x, &layer.attention_norm, cache.as_mut())?;
         }
         Ok(())
     }
 
-    fn hidden(&self, ids: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<Array> {
-        let (mut x, mask) = self.body(ids, caches, pace)?;
+    fn hidden(&self, x: &Array, caches: &mut [Box<dyn LayerCache>], pace: &mut dyn Pace) -> Result<Array> {
+        let (mut x, mask) = self.body(x, caches, pace)?;
         if let (Some(layer), Some(cache)) = (self.layers.last(), caches.last_mut()) {
             x = layer.forward(&x, &mask, cache.as_mut(), pace)?;
         }

@@ -133,6 +133,18 @@ public final class CacheSet: Sendable {
         }
     }
 
+    /// Computes further tokens and embeddings; see ``append(_:)-([TokenID])``.
+    ///
+    /// - Throws: as for tokens; `invalidArgument` also for embeddings of another width than the model's hidden size or
+    ///   without a key.
+    public func append(_ parts: [PromptPart]) async throws {
+        try await queue.offload { [handle] token in
+            try parts.withLibraryParts { parts, count in
+                try check { mlxgen_cache_append_parts(handle.pointer, parts, count, token.pointer, $0) }
+            }
+        }
+    }
+
     /// The scores of every token of the vocabulary as the next one, after an ``append(_:)``.
     ///
     /// - Throws: ``MLXGenError``: `wrongState` when the last change was not an append.

@@ -146,7 +146,17 @@ public final class Model: Sendable {
     public func generate(
         prompt: [TokenID], cache: CacheSet? = nil, parameters: GenerateParameters = .init()
     ) -> AsyncThrowingStream<Generation, any Error> {
-        let generator = Generator(model: self, cache: cache, prompt: prompt, parameters: parameters)
+        generate(parts: [.tokens(prompt)], cache: cache, parameters: parameters)
+    }
+
+    /// Streams what follows a prompt of tokens and embeddings; see ``generate(prompt:cache:parameters:)``.
+    ///
+    /// - Throws: as for tokens; `invalidArgument` also for embeddings of another width than ``ModelInfo/hiddenSize`` or
+    ///   without a key.
+    public func generate(
+        parts: [PromptPart], cache: CacheSet? = nil, parameters: GenerateParameters = .init()
+    ) -> AsyncThrowingStream<Generation, any Error> {
+        let generator = Generator(model: self, cache: cache, prompt: parts, parameters: parameters)
         return AsyncThrowingStream { try await generator.next() }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::tiny::{Tiny, exact, load, never, new_state, prompt, read};
 use crate::base::options::{CacheOptions, KvType, ModelOptions};
-use crate::base::{Error, Result};
+use crate::base::{Error, Prompt, Result};
 use crate::generate::mlx_runtime::model::MlxModel;
 use crate::generate::mlx_runtime::state::MlxState;
 use crate::generate::runtime::TokenModel;
@@ -58,7 +58,7 @@ fn fast_scores_do_not_depend_on_chunks_or_threads() {
             assert_eq!(found, expected, "chunks of {chunk} on {threads} threads");
         }
     }
-    let whole = model.logits(new_state(&model).as_mut(), &tokens, &never()).unwrap();
+    let whole = model.logits(new_state(&model).as_mut(), &Prompt::from(&tokens), &never()).unwrap();
     assert_eq!(whole, expected);
 }
 
@@ -68,7 +68,7 @@ fn scores_after_several_tokens_at_once_are_those_of_the_last() {
     let folder = tiny.write();
     let model = load(folder.path(), &exact()).unwrap();
     let tokens = prompt(9);
-    let found = model.logits(new_state(&model).as_mut(), &tokens, &never()).unwrap();
+    let found = model.logits(new_state(&model).as_mut(), &Prompt::from(&tokens), &never()).unwrap();
     assert_near(&found, &tiny.scores(&tokens), 2e-4);
 }
 
@@ -107,9 +107,9 @@ fn check_pieces(model: &MlxModel, points: usize) {
     let run = |pace: &mut dyn Pace| -> Vec<f32> {
         let mut state = new_state(model);
         let caches = &mut state.as_any_mut().downcast_mut::<MlxState>().unwrap().caches;
-        let ids = |tokens: &[u32]| ops::token_ids(tokens, 40).unwrap();
-        model.graph.extend(&ids(&first), caches, pace).unwrap();
-        let hidden = model.graph.hidden(&ids(&second), caches, pace).unwrap();
+        let embedded = |tokens: &[u32]| model.graph.embed(&ops::token_ids(tokens, 40).unwrap()).unwrap();
+        model.graph.extend(&embedded(&first), caches, pace).unwrap();
+        let hidden = model.graph.hidden(&embedded(&second), caches, pace).unwrap();
         model.graph.scores(&hidden).unwrap().to_vec::<f32>().unwrap()
     };
     let whole = run(&mut Unpaced);
@@ -131,13 +131,13 @@ fn check_stops(model: &MlxModel, points: usize) {
     let tokens = prompt(25);
     let expected = read(model, new_state(model).as_mut(), &tokens, 10);
     let mut stopped = 0;
-    for stop in 1.. {
+    for stop in 1..1000 {
         let mut state = new_state(model);
-        model.prefill(state.as_mut(), &tokens[..10], &never()).unwrap();
+        model.prefill(state.as_mut(), &Prompt::from(&tokens[..10]), &never()).unwrap();
         let inner = state.as_any_mut().downcast_mut::<MlxState>().unwrap();
-        let ids = ops::token_ids(&tokens[10..20], 40).unwrap();
+        let x = model.graph.embed(&ops::token_ids(&tokens[10..20], 40).unwrap()).unwrap();
         let mut pace = Everywhere { points: 0, stop: Some(stop) };
-        let result = inner.transaction(10, |state| model.graph.extend(&ids, &mut state.caches, &mut pace));
+        let result = inner.transaction(10, |state| model.graph.extend(&x, &mut state.caches, &mut pace));
         if result.is_ok() {
             break;
         }

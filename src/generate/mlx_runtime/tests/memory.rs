@@ -1,6 +1,7 @@
 //! Estimates that admission relies on, and what stays behind.
 
 use super::tiny::{Tiny, exact, load, never, new_state, open, prompt, read};
+use crate::base::Prompt;
 use crate::base::options::ModelOptions;
 use crate::generate::mlx_runtime::backend;
 use crate::generate::mlx_runtime::model::MlxModel;
@@ -22,7 +23,7 @@ fn check_estimates(model: &MlxModel) {
         let before = memory::active() as u64;
         let end = covered + count as u64;
         memory::reset_peak();
-        model.prefill(state.as_mut(), &prompt(count), &never()).unwrap();
+        model.prefill(state.as_mut(), &Prompt::from(&prompt(count)), &never()).unwrap();
         covered = end;
         assert!(state.bytes() <= state.bytes_for(covered));
         let peak = memory::peak() as u64;

@@ -1,6 +1,7 @@
 //! Pipelined steps against scores read one by one.
 
 use super::tiny::{Tiny, exact, load, never, new_state, prompt};
+use crate::base::Prompt;
 use crate::base::event::TokenLogprobs;
 use crate::base::options::Sampling;
 use crate::generate::mlx_runtime::model::MlxModel;
@@ -20,8 +21,9 @@ fn generate(
 ) -> Vec<(u32, Option<TokenLogprobs>)> {
     let mut state = new_state(model);
     let (last, before) = prompt.split_last().unwrap();
-    model.prefill(state.as_mut(), before, &never()).unwrap();
-    let mut current = model.step(state.as_mut(), StepInput::Tokens(&[*last]), sampling, report, 0).unwrap();
+    model.prefill(state.as_mut(), &Prompt::from(before), &never()).unwrap();
+    let mut current =
+        model.step(state.as_mut(), StepInput::Read(&Prompt::from(&[*last])), sampling, report, 0).unwrap();
     let mut read = Vec::new();
     for step in 1..=count {
         let input = StepInput::Pending(current.as_ref());
@@ -45,7 +47,7 @@ fn greedy_steps_take_the_best_scores() {
     let mut state = new_state(&model);
     let mut next = prompt.clone();
     for token in &found {
-        let scores = model.logits(state.as_mut(), &next, &never()).unwrap();
+        let scores = model.logits(state.as_mut(), &Prompt::from(&next), &never()).unwrap();
         let best = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         assert_eq!(scores[*token as usize], best);
         next = vec![*token];

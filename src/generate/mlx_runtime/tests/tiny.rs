@@ -7,7 +7,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use crate::base::options::{CacheOptions, EngineOptions, ModelOptions, Numerics};
-use crate::base::{CancelToken, Result};
+use crate::base::{CancelToken, Prompt, Result};
 use crate::generate::mlx_runtime::builder::MlxBuilder;
 use crate::generate::mlx_runtime::model::MlxModel;
 use crate::generate::mlx_runtime::source::MlxSource;
@@ -231,7 +231,7 @@ pub(super) fn new_state(model: &MlxModel) -> Box<dyn TokenState> {
 pub(super) fn read(model: &MlxModel, state: &mut dyn TokenState, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let (last, before) = tokens.split_last().unwrap();
     for part in before.chunks(chunk) {
-        model.prefill(state, part, &never()).unwrap();
+        model.prefill(state, &Prompt::from(part), &never()).unwrap();
     }
-    model.logits(state, &[*last], &never()).unwrap()
+    model.logits(state, &Prompt::from(&[*last]), &never()).unwrap()
 }

@@ -14,12 +14,12 @@ actor Generator {
 
     private let model: Model
     private let cache: CacheSet?
-    private let prompt: [TokenID]
+    private let prompt: [PromptPart]
     private let parameters: GenerateParameters
     private var state = State.ready
     private var isPulled = false
 
-    init(model: Model, cache: CacheSet?, prompt: [TokenID], parameters: GenerateParameters) {
+    init(model: Model, cache: CacheSet?, prompt: [PromptPart], parameters: GenerateParameters) {
         self.model = model
         self.cache = cache
         self.prompt = prompt
@@ -82,21 +82,16 @@ private final class OpenStream: Sendable {
 
     /// Waits for the engine: runs on `queue`.
     init(
-        _ model: Model, _ cache: CacheSet?, _ prompt: [TokenID], _ parameters: GenerateParameters,
+        _ model: Model, _ cache: CacheSet?, _ prompt: [PromptPart], _ parameters: GenerateParameters,
         cancel: CancelToken, queue: DispatchQueue
     ) throws {
         self.cancel = cancel
         self.queue = queue
         handle = try parameters.withLibraryOptions(cancel: cancel) { options in
-            try prompt.withUnsafeBufferPointer { tokens in
-                var part = mlxgen_prompt_part()
-                part.struct_size = MemoryLayout.size(ofValue: part)
-                part.kind = MLXGEN_PART_TOKENS
-                part.tokens = tokens.baseAddress
-                part.token_count = tokens.count
-                return try make(mlxgen_stream_release) {
+            try prompt.withLibraryParts { parts, count in
+                try make(mlxgen_stream_release) {
                     mlxgen_stream_open(
-                        model.handle.pointer, cache?.handle.pointer, &part, 1, options, $0, $1)
+                        model.handle.pointer, cache?.handle.pointer, parts, count, options, $0, $1)
                 }
             }
         }

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod affine_tests;
+mod codec;
 mod composite;
 mod encoding;
 mod full;
@@ -36,6 +37,7 @@ mod test_support;
 
 use std::any::Any;
 
+pub use codec::{Entry, Header, Provider, Tensor};
 pub use composite::CompositeCache;
 pub use encoding::Affine;
 pub use full::{AffineCache, PlainCache};

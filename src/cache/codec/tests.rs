@@ -1,0 +1,516 @@
+//! What is stored of each kind, what comes back, and what is refused.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::base::Code;
+use crate::cache::test_support::{Look, Random, affine, attended, plane_columns};
+use crate::cache::{
+    AffineCache, CompositeCache, LatentCache, LatentDims, PagedCache, PagedForm, PlainCache, RecurrentCache,
+    RotatingAffineCache, RotatingCache, of_kind,
+};
+use crate::mlx::{Array, Dtype, prim};
+
+const LOOK: Look = Look { heads: 2, key_dims: 64, value_dims: 32, dtype: Dtype::Float32 };
+
+fn ids(from: u32, to: u32) -> Vec<u32> {
+    (from..to).collect()
+}
+
+fn filled(mut cache: impl LayerCache + 'static, tokens: u32) -> Box<dyn LayerCache> {
+    for id in 0..tokens {
+        LOOK.append(&mut cache, &[id]);
+    }
+    Box::new(cache)
+}
+
+fn latent(role: LatentRole, tokens: u32) -> Box<dyn LayerCache> {
+    let index = (role == LatentRole::TargetWithIndex).then_some(6);
+    let mut cache = LatentCache::new(role, LatentDims { latent: 8, rope: 4, index }).unwrap();
+    let part = |size: usize| Look { heads: 1, key_dims: size, ..LOOK }.keys(&ids(0, tokens));
+    if tokens > 0 {
+        cache.append_parts(&part(8), &part(4), index.map(part).as_ref()).unwrap();
+    }
+    Box::new(cache)
+}
+
+fn recurrent() -> Box<dyn LayerCache> {
+    let mut cache = RecurrentCache::new(2);
+    cache.set(1, Array::from_slice(&[1f32, 2.0, 3.0], &[1, 3]).unwrap()).unwrap();
+    cache.advance(4);
+    Box::new(cache)
+}
+
+fn paged(quantised: Option<Affine>, tokens: u32) -> Box<dyn LayerCache> {
+    let form = PagedForm { block: 4, capacity: 8, limit: Some(100), quantised };
+    filled(PagedCache::new(form).unwrap(), tokens)
+}
+
+/// One of each kind that is stored, with its kind's name.
+fn all() -> Vec<(&'static str, Box<dyn LayerCache>)> {
+    let list = CompositeCache::new(vec![
+        recurrent(),
+        filled(PlainCache::new(), 4),
+        Box::new(CompositeCache::new(vec![filled(RotatingCache::new(3, 1).unwrap(), 4)]).unwrap()),
+    ]);
+    vec![
+        ("kv", filled(PlainCache::new(), 5)),
+        ("qkv", filled(AffineCache::new(4, 32).unwrap(), 5)),
+        ("rotating", filled(RotatingCache::new(8, 2).unwrap(), 11)),
+        ("rotating", filled(RotatingCache::new(8, 0).unwrap(), 5)),
+        ("rotating-qkv", filled(RotatingAffineCache::new(8, 0, 8, 32).unwrap(), 20)),
+        ("ssm", recurrent()),
+        ("mla", latent(LatentRole::Target, 5)),
+        ("mla-dsa", latent(LatentRole::TargetWithIndex, 5)),
+        ("mtp-mla", latent(LatentRole::Draft, 5)),
+        ("paged", paged(None, 9)),
+        ("paged", paged(Some(affine(8, 32)), 9)),
+        ("list", Box::new(list.unwrap())),
+    ]
+}
+
+fn refused(entry: &Entry) -> Error {
+    let error = Provider::built_in().load(entry).err().unwrap_or_else(|| panic!("{entry:?} was loaded"));
+    assert_eq!(error.code(), Code::IncompatibleCheckpoint, "{error}");
+    error
+}
+
+fn field_of(error: &Error) -> &str {
+    error.detail().field.as_deref().unwrap()
+}
+
+#[test]
+fn each_kind_has_one_codec_and_its_name() {
+    let provider = Provider::built_in();
+    assert_eq!(provider.identity(), "mlxgen-cache-1");
+    for (kind, cache) in all() {
+        let entry = provider.snapshot(&*cache).unwrap();
+        assert_eq!(entry.kind, kind);
+        assert_eq!(entry.header["offset"], json!(cache.offset()));
+        let loaded = provider.load(&entry).unwrap();
+        assert_eq!(
+            (loaded.signature(), loaded.offset(), loaded.minimum_reusable_offset()),
+            (cache.signature(), cache.offset(), 0)
+        );
+        let trimmable = provider.header_trimmable(&entry.kind, &entry.header).unwrap();
+        assert_eq!(trimmable, cache.can_forget(1), "{kind}");
+        let copy = provider.copy(&*cache).unwrap();
+        assert_eq!((copy.signature(), copy.offset()), (cache.signature(), cache.offset()));
+    }
+}
+
+#[test]
+fn what_is_stored_is_what_the_kind_needs() {
+    let provider = Provider::built_in();
+    let shapes = |cache: &dyn LayerCache| -> Vec<Vec<i32>> {
+        let entry = provider.snapshot(cache).unwrap();
+        entry.tensors.iter().map(|tensor| tensor.shape().to_vec()).collect()
+    };
+    // The tokens alone, without the room behind them.
+    assert_eq!(shapes(&*filled(PlainCache::new(), 5)), [[1, 2, 5, 64], [1, 2, 5, 32]]);
+    let affine_shapes = shapes(&*filled(AffineCache::new(4, 32).unwrap(), 5));
+    assert_eq!(affine_shapes[0], [1, 2, 5, 8]);
+    assert_eq!(affine_shapes[4], [1, 2, 5, 1]);
+    // All columns, and where the next token goes.
+    let mut ring = filled(RotatingCache::new(8, 2).unwrap(), 11);
+    assert_eq!(shapes(&*ring)[0], [1, 2, 8, 64]);
+    let entry = provider.snapshot(&*ring).unwrap();
+    let wanted = json!({"offset": 11, "idx": 5, "maxSize": 8, "keep": 2});
+    assert_eq!(Value::Object(entry.header), wanted);
+    LOOK.append(&mut *ring, &ids(20, 23));
+    assert_eq!(shapes(&*ring)[0], [1, 2, 10, 64]);
+    // All blocks.
+    let entry = provider.snapshot(&*paged(Some(affine(8, 32)), 9)).unwrap();
+    let wanted = json!({
+        "offset": 9, "blockSize": 4, "capacityTokens": 8, "limitTokens": 100, "bits": 8, "groupSize": 32,
+        "numBlocks": 3, "blockTable": [0, 1, 2],
+    });
+    assert_eq!(Value::Object(entry.header), wanted);
+    assert_eq!(entry.tensors[0].shape(), [3, 2, 4, 16]);
+    let entry = provider.snapshot(&*recurrent()).unwrap();
+    assert_eq!(Value::Object(entry.header), json!({"offset": 4, "slots": [false, true]}));
+}
+
+#[test]
+fn a_loaded_cache_has_room_for_the_next_token() {
+    let provider = Provider::built_in();
+    for (tokens, capacity) in [(1, 256), (255, 256), (256, 512), (300, 512)] {
+        let mut cache = PlainCache::new();
+        LOOK.append(&mut cache, &ids(0, tokens));
+        let mut loaded = provider.load(&provider.snapshot(&cache).unwrap()).unwrap();
+        assert_eq!(loaded.state().unwrap()[0].dim(2), capacity);
+        assert!(loaded.state().unwrap()[0].is_available().unwrap());
+        assert_eq!(LOOK.append(&mut *loaded, &[7]), LOOK.append(&mut cache, &[7]));
+        assert_eq!(loaded.state().unwrap()[0].dim(2), capacity);
+    }
+}
+
+#[test]
+fn snapshots_keep_their_values_when_the_cache_moves_on() {
+    let provider = Provider::built_in();
+    for (kind, mut cache) in all() {
+        if !matches!(kind, "kv" | "qkv" | "rotating" | "rotating-qkv" | "paged") {
+            continue;
+        }
+        let entry = provider.snapshot(&*cache).unwrap();
+        let mut twin = provider.copy(&*cache).unwrap();
+        LOOK.append(&mut *cache, &[90]);
+        cache.forget(1);
+        LOOK.append(&mut *cache, &[91]);
+        let mut loaded = provider.load(&entry).unwrap();
+        for piece in [ids(50, 51), ids(51, 54), ids(54, 55)] {
+            let rows = attended(&mut *loaded, LOOK, &piece, None);
+            assert_eq!(rows, attended(&mut *twin, LOOK, &piece, None), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn empty_caches_are_stored_only_where_there_is_something_to_say() {
+    let provider = Provider::built_in();
+    let mut forgotten = filled(PlainCache::new(), 3);
+    forgotten.forget(3);
+    let empty: Vec<Box<dyn LayerCache>> = vec![
+        Box::new(PlainCache::new()),
+        forgotten,
+        Box::new(AffineCache::new(4, 32).unwrap()),
+        Box::new(RotatingCache::new(4, 0).unwrap()),
+        Box::new(RotatingAffineCache::new(4, 0, 4, 32).unwrap()),
+        Box::new(CompositeCache::new(vec![Box::new(PlainCache::new())]).unwrap()),
+    ];
+    for cache in empty {
+        assert!(provider.is_empty(&*cache).unwrap());
+        assert_eq!(provider.snapshot(&*cache).unwrap_err().code(), Code::WrongState);
+        assert_eq!(provider.copy(&*cache).unwrap().offset(), 0);
+    }
+    let recurrent = RecurrentCache::new(2);
+    assert_eq!(provider.snapshot(&recurrent).unwrap_err().code(), Code::WrongState);
+    assert_eq!(provider.copy(&recurrent).err().unwrap().code(), Code::WrongState);
+    for mut cache in [latent(LatentRole::Target, 0), latent(LatentRole::TargetWithIndex, 0), paged(None, 0)] {
+        let loaded = provider.load(&provider.snapshot(&*cache).unwrap()).unwrap();
+        assert_eq!((loaded.offset(), loaded.signature()), (0, cache.signature()));
+        cache.forget(1);
+    }
+    // One that gave all its blocks back keeps its pool.
+    let mut used = paged(None, 9);
+    used.forget(9);
+    let mut loaded = provider.load(&provider.snapshot(&*used).unwrap()).unwrap();
+    assert_eq!(LOOK.append(&mut *loaded, &[3]), LOOK.expected(&[3], None));
+    assert_eq!(of_kind::<PagedCache>(&mut *loaded).unwrap().table(), [0]);
+}
+
+#[test]
+fn b98_nothing_is_lost_on_reload() {
+    let provider = Provider::built_in();
+    let block_written = || {
+        let mut cache = filled(RotatingCache::new(8, 0).unwrap(), 11);
+        LOOK.append(&mut *cache, &ids(30, 34));
+        cache
+    };
+    let caches = vec![
+        filled(PlainCache::new(), 5),
+        filled(RotatingCache::new(8, 0).unwrap(), 11),
+        filled(RotatingCache::new(8, 2).unwrap(), 20),
+        block_written(),
+        filled(AffineCache::new(4, 32).unwrap(), 6),
+        paged(None, 6),
+    ];
+    for original in caches {
+        let entry = provider.snapshot(&*original).unwrap();
+        let header = serde_json::from_str(&serde_json::to_string(&entry.header).unwrap()).unwrap();
+        let mut loaded = provider.load(&Entry { header, ..entry }).unwrap();
+        let mut twin = original;
+        for piece in [ids(60, 61), ids(61, 62), ids(62, 63), ids(63, 66)] {
+            assert_eq!(loaded.offset(), twin.offset());
+            let rows = attended(&mut *loaded, LOOK, &piece, None);
+            assert_eq!(rows, attended(&mut *twin, LOOK, &piece, None), "{}", twin.signature());
+        }
+        assert_eq!((loaded.signature(), loaded.can_forget(1)), (twin.signature(), twin.can_forget(1)));
+    }
+    let (_, list) = all().pop().unwrap();
+    let mut loaded = provider.load(&provider.snapshot(&*list).unwrap()).unwrap();
+    assert_eq!(loaded.signature(), list.signature());
+    let parts = of_kind::<CompositeCache>(&mut *loaded).unwrap().parts_mut();
+    let slots = of_kind::<RecurrentCache>(&mut *parts[0]).unwrap().slots();
+    assert!(slots[0].is_none());
+    assert_eq!(slots[1].as_ref().unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+    let mut twin = list.fork();
+    let twins = of_kind::<CompositeCache>(&mut *twin).unwrap().parts_mut();
+    assert_eq!(
+        attended(&mut *parts[1], LOOK, &[9, 10], None),
+        attended(&mut *twins[1], LOOK, &[9, 10], None)
+    );
+}
+
+#[test]
+fn b62_and_b69_survive_a_reload() {
+    let provider = Provider::built_in();
+    let mut ring = filled(RotatingCache::new(8, 2).unwrap(), 20);
+    ring = provider.load(&provider.snapshot(&*ring).unwrap()).unwrap();
+    let mut row = attended(&mut *ring, LOOK, &[20], None).remove(0);
+    let mut expected = LOOK.expected(&[0, 1, 15, 16, 17, 18, 19, 20], None);
+    row.sort();
+    expected.sort();
+    assert_eq!(row, expected);
+    let look = Look::WIDE;
+    for bits in [4, 8] {
+        let mut cache: Box<dyn LayerCache> = Box::new(AffineCache::new(bits, 32).unwrap());
+        look.append(&mut *cache, &ids(0, 557));
+        cache.forget(5);
+        let mut loaded = provider.load(&provider.snapshot(&*cache).unwrap()).unwrap();
+        let found = look.append(&mut *loaded, &ids(552, 600));
+        assert!(found == look.expected(&ids(0, 600), Some(affine(bits, 32))));
+    }
+}
+
+#[test]
+fn the_least_reusable_offset_is_stored_beside_the_kind() {
+    let provider = Provider::built_in();
+    let mut cache = reusable_from(filled(PlainCache::new(), 9), 6);
+    let entry = provider.snapshot(&*cache).unwrap();
+    assert_eq!(entry.header["minimumReusableOffset"], 6);
+    assert_eq!(provider.load(&entry).unwrap().minimum_reusable_offset(), 6);
+    assert_eq!(provider.copy(&*cache).unwrap().minimum_reusable_offset(), 6);
+    cache.forget(5);
+    let cut = provider.snapshot(&*cache).unwrap();
+    assert_eq!(provider.load(&cut).unwrap().minimum_reusable_offset(), 4);
+    for wrong in [json!(10), json!(-1), json!(1.5), json!("6"), json!(null)] {
+        let mut entry = entry.clone();
+        entry.header.insert("minimumReusableOffset".into(), wrong);
+        assert_eq!(field_of(&refused(&entry)), "minimumReusableOffset");
+    }
+}
+
+struct Double;
+
+impl Codec for Double {
+    fn kind(&self) -> &'static str {
+        "kv"
+    }
+
+    fn matches(&self, cache: &dyn LayerCache) -> bool {
+        cache.as_any().is::<PlainCache>()
+    }
+
+    fn snapshot(&self, _: &dyn LayerCache, _: &mut Header, _: &Provider) -> Result<Vec<Tensor>> {
+        unreachable!("two codecs match")
+    }
+
+    fn load(&self, _: usize, _: &mut Fields, _: &[Tensor], _: &Provider) -> Result<Box<dyn LayerCache>> {
+        unreachable!("two codecs match")
+    }
+
+    fn header_trimmable(&self, _: usize, _: &mut Fields, _: &Provider) -> Result<bool> {
+        unreachable!("two codecs match")
+    }
+}
+
+#[test]
+fn a_kind_without_a_codec_or_with_two_is_an_error() {
+    let cache = filled(PlainCache::new(), 2);
+    let entry = Provider::built_in().snapshot(&*cache).unwrap();
+    let none = Provider { identity: "none", codecs: Vec::new() };
+    assert_eq!(none.snapshot(&*cache).unwrap_err().code(), Code::Unsupported);
+    assert_eq!(none.copy(&*cache).err().unwrap().code(), Code::Unsupported);
+    assert_eq!(none.load(&entry).err().unwrap().code(), Code::IncompatibleCheckpoint);
+    let two = Provider { identity: "two", codecs: vec![Box::new(Double), Box::new(Double)] };
+    assert_eq!(two.snapshot(&*cache).unwrap_err().code(), Code::Internal);
+    assert_eq!(two.load(&entry).err().unwrap().code(), Code::Internal);
+    let provider = Provider::built_in();
+    provider.check_identity("mlxgen-cache-1").unwrap();
+    assert_eq!(field_of(&provider.check_identity("mlx-cache-v3").unwrap_err()), "codecProvider");
+    let unknown = Entry { kind: "kv2".into(), ..entry };
+    assert_eq!(field_of(&refused(&unknown)), "kind");
+    let error = provider.header_trimmable("kv2", &unknown.header).unwrap_err();
+    assert_eq!((error.code(), field_of(&error)), (Code::IncompatibleCheckpoint, "kind"));
+}
+
+#[test]
+fn lies_are_named() {
+    let provider = Provider::built_in();
+    let entry = |wanted: &str| {
+        let (_, cache) = all().into_iter().find(|(kind, _)| *kind == wanted).unwrap();
+        provider.snapshot(&*cache).unwrap()
+    };
+    let cases = [
+        ("kv", "offset", json!(4), "shape"),
+        ("kv", "offset", json!(0), "shape"),
+        ("kv", "offset", json!(u64::MAX), "offset"),
+        ("kv", "offset", json!(5.0), "offset"),
+        ("kv", "more", json!(5), "more"),
+        ("qkv", "bits", json!(8), "shape"),
+        ("qkv", "bits", json!(3), "bits"),
+        ("qkv", "bits", json!(1u64 << 32 | 4), "bits"),
+        ("qkv", "groupSize", json!(64), "shape"),
+        ("qkv", "groupSize", json!(48), "groupSize"),
+        ("rotating", "idx", json!(8), ""),
+        ("rotating", "idx", json!(9), "idx"),
+        ("rotating", "idx", json!(2), "idx"),
+        ("rotating", "idx", json!(0), "idx"),
+        ("rotating", "offset", json!(7), "idx"),
+        ("rotating", "offset", json!(0), "offset"),
+        ("rotating", "maxSize", json!(0), "maxSize"),
+        ("rotating", "maxSize", json!(9), "offset"),
+        ("rotating", "maxSize", json!(7), "idx"),
+        ("rotating", "keep", json!(8), "keep"),
+        ("rotating", "keep", json!(5), "idx"),
+        ("ssm", "slots", json!([true, true]), "tensors"),
+        ("ssm", "slots", json!([1, 0]), "slots"),
+        ("ssm", "slots", json!(2), "slots"),
+        ("mla", "kvLoraRank", json!(9), "shape"),
+        ("mla", "ropeHeadDim", json!(0), "ropeHeadDim"),
+        ("mla", "dsaHeadDim", json!(6), "dsaHeadDim"),
+        ("mla-dsa", "dsaHeadDim", json!(7), "shape"),
+        ("mla", "offset", json!(0), "tensors"),
+        ("paged", "numBlocks", json!(4), "shape"),
+        ("paged", "numBlocks", json!(2), "blockTable"),
+        ("paged", "blockTable", json!([0, 1]), "blockTable"),
+        ("paged", "blockTable", json!([0, 1, 1]), "blockTable"),
+        ("paged", "blockTable", json!([0, 1, 3]), "blockTable"),
+        ("paged", "blockSize", json!(0), "blockSize"),
+        ("paged", "blockSize", json!(3), "shape"),
+        ("paged", "limitTokens", json!(8), "limitTokens"),
+        ("paged", "offset", json!(13), "blockTable"),
+        ("paged", "bits", json!(8), "groupSize"),
+        ("list", "parts", json!([]), "parts"),
+        ("list", "parts", json!([null]), "parts"),
+        ("list", "parts", json!([{"kind": "kv", "tensors": -1}]), "parts"),
+        ("list", "offset", json!(5), "offset"),
+    ];
+    for (kind, field, value, named) in cases {
+        let mut entry = entry(kind);
+        entry.header.insert(field.into(), value.clone());
+        if named.is_empty() {
+            // A ring may stand at its end.
+            provider.load(&entry).unwrap();
+        } else {
+            assert_eq!(field_of(&refused(&entry)), named, "{kind}: {field} = {value}");
+        }
+    }
+    let mut missing = entry("rotating");
+    missing.header.remove("keep");
+    assert_eq!(field_of(&refused(&missing)), "keep");
+    // Tensors of another shape or type.
+    let mut other = entry("kv");
+    let halves = prim::astype(&other.tensors[1].to_array().unwrap(), Dtype::Float16).unwrap();
+    other.tensors[1] = Tensor::Array(halves);
+    let error = refused(&other);
+    assert_eq!((field_of(&error), error.detail().tensor.as_deref()), ("dtype", Some("1")));
+    other.tensors.pop();
+    assert_eq!(field_of(&refused(&other)), "tensors");
+    let data: std::sync::Arc<dyn AsRef<[u8]> + Send + Sync> = std::sync::Arc::new([0u8; 3]);
+    other.tensors.push(Tensor::Bytes { dtype: Dtype::Float32, shape: vec![1, 2, 5, 32], data });
+    assert_eq!(field_of(&refused(&other)), "shape");
+}
+
+/// Every field and every tensor of every kind, changed in many ways: what is not refused must work.
+#[test]
+fn whatever_a_header_says_nothing_panics() {
+    let provider = Provider::built_in();
+    let mut random = Random(7);
+    let values = [
+        json!(null),
+        json!(true),
+        json!("x"),
+        json!([]),
+        json!({}),
+        json!([0, 1, 2]),
+        json!([9_999_999_999u64]),
+        json!(-1),
+        json!(0.5),
+        json!(0),
+        json!(1),
+        json!(2),
+        json!(3),
+        json!(4),
+        json!(5),
+        json!(8),
+        json!(9),
+        json!(12),
+        json!(2_147_483_391u64),
+        json!(2_147_483_648u64),
+        json!(u64::MAX),
+    ];
+    let tensors = |like: &Tensor| {
+        let array = like.to_array().unwrap();
+        let mut shape = array.shape().to_vec();
+        let mut changed = vec![
+            prim::reshape(&array, &[-1]).unwrap(),
+            prim::astype(&array, Dtype::Int8).unwrap(),
+            prim::astype(&array, Dtype::Uint32).unwrap(),
+            prim::astype(&array, Dtype::Bfloat16).unwrap(),
+            prim::concatenate(&[&array, &array], 0).unwrap(),
+            prim::slice(&array, &vec![0; shape.len()], &vec![0; shape.len()]).unwrap(),
+            Array::scalar(1.0).unwrap(),
+        ];
+        if shape.len() == 4 {
+            for axis in 1..4 {
+                changed.push(prim::concatenate(&[&array, &array], axis).unwrap());
+            }
+            shape.swap(1, 2);
+            changed.push(prim::reshape(&array, &shape).unwrap());
+        }
+        changed.into_iter().map(Tensor::Array).collect::<Vec<_>>()
+    };
+    let (mut tried, mut loaded) = (0, 0);
+    for (kind, cache) in all() {
+        let good = provider.snapshot(&*cache).unwrap();
+        let mut bad = Vec::new();
+        for name in good.header.keys() {
+            let mut without = good.clone();
+            without.header.remove(name);
+            bad.push(without);
+            for value in &values {
+                let mut changed = good.clone();
+                changed.header.insert(name.clone(), value.clone());
+                // Two at a time, too.
+                let names: Vec<String> = good.header.keys().cloned().collect();
+                let mut twice = changed.clone();
+                let other = &names[random.below(names.len())];
+                twice.header.insert(other.clone(), values[random.below(values.len())].clone());
+                bad.extend([changed, twice]);
+            }
+        }
+        for index in 0..good.tensors.len() {
+            for tensor in tensors(&good.tensors[index]) {
+                let mut changed = good.clone();
+                changed.tensors[index] = tensor;
+                bad.push(changed);
+            }
+            let mut fewer = good.clone();
+            fewer.tensors.remove(index);
+            bad.push(fewer);
+            let mut swapped = good.clone();
+            swapped.tensors.swap(index, 0);
+            bad.push(swapped);
+        }
+        for entry in bad {
+            tried += 1;
+            let attempt = catch_unwind(AssertUnwindSafe(|| {
+                let trimmable = provider.header_trimmable(&entry.kind, &entry.header);
+                let mut cache = match provider.load(&entry) {
+                    Ok(cache) => cache,
+                    Err(error) => {
+                        assert_eq!(error.code(), Code::IncompatibleCheckpoint, "{error}");
+                        assert!(error.detail().field.is_some(), "{error}");
+                        return false;
+                    }
+                };
+                assert_eq!(trimmable.unwrap(), cache.can_forget(1));
+                for tokens in [1, 3] {
+                    cache.mask(tokens, None).unwrap();
+                    let end = 200 + tokens as u32;
+                    if let Ok(read) = cache.append(&LOOK.keys(&ids(200, end)), &LOOK.values(&ids(200, end))) {
+                        plane_columns(&crate::cache::test_support::planes(&read));
+                    }
+                }
+                cache.forget(2);
+                true
+            }));
+            loaded += usize::from(attempt.unwrap_or_else(|_| panic!("{kind}: {entry:?}")));
+        }
+    }
+    assert!(tried > 1000 && loaded > 10 && loaded < tried / 4, "{loaded} of {tried}");
+}

@@ -5,6 +5,9 @@
 
 #[cfg(test)]
 mod affine_tests;
+mod attachments;
+#[cfg(test)]
+mod attachments_tests;
 mod codec;
 mod composite;
 mod encoding;
@@ -37,6 +40,7 @@ mod test_support;
 
 use std::any::Any;
 
+pub use attachments::{Attachments, materialize, trimmable};
 pub use codec::{Entry, Header, Provider, Tensor};
 pub use composite::CompositeCache;
 pub use encoding::Affine;

@@ -24,6 +24,8 @@ mod parts_tests;
 mod plain_tests;
 mod planes;
 mod pool;
+#[cfg(test)]
+mod property_tests;
 mod recurrent;
 mod reusable;
 mod ring;

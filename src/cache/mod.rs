@@ -15,6 +15,8 @@ mod full;
 mod growing;
 mod latent;
 mod maintenance;
+#[cfg(test)]
+mod oracle_tests;
 mod paged;
 #[cfg(test)]
 mod paged_tests;

@@ -3,7 +3,7 @@
 use super::LayerCache;
 use super::encoding::{Affine, Encoding, Exact};
 use crate::mlx::ops::KeysValues;
-use crate::mlx::{Array, Dtype, Mask, prim};
+use crate::mlx::{Array, Dtype, Element, Mask, prim};
 
 /// splitmix64.
 pub struct Random(pub u64);
@@ -88,19 +88,16 @@ pub fn affine(bits: u32, group: u32) -> Affine {
 
 /// The elements' bytes in row-major order.
 pub fn raw(array: &Array) -> Vec<u8> {
+    fn bytes<T: Element, const N: usize>(array: &Array, of: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(array.byte_size());
+        array.read(|all: &[T]| all.iter().for_each(|&one| bytes.extend_from_slice(&of(one)))).unwrap();
+        bytes
+    }
     match array.dtype() {
-        Dtype::Float32 => {
-            array.read(|all: &[f32]| all.iter().flat_map(|x| x.to_le_bytes()).collect()).unwrap()
-        }
-        Dtype::Uint32 => {
-            array.read(|all: &[u32]| all.iter().flat_map(|x| x.to_le_bytes()).collect()).unwrap()
-        }
-        Dtype::Float16 => {
-            array.read(|all: &[half::f16]| all.iter().flat_map(|x| x.to_le_bytes()).collect()).unwrap()
-        }
-        Dtype::Bfloat16 => {
-            array.read(|all: &[half::bf16]| all.iter().flat_map(|x| x.to_le_bytes()).collect()).unwrap()
-        }
+        Dtype::Float32 => bytes(array, f32::to_le_bytes),
+        Dtype::Uint32 => bytes(array, u32::to_le_bytes),
+        Dtype::Float16 => bytes(array, half::f16::to_le_bytes),
+        Dtype::Bfloat16 => bytes(array, half::bf16::to_le_bytes),
         other => panic!("{other:?}"),
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::LayerCache;
 use super::codec::{Entry, Header, Provider, Tensor};
-use crate::base::{Code, Error, Result};
+use crate::base::{Code, Error, Result, quote};
 use crate::mlx::eval;
 
 const CODECS: &str = "cacheCodecs";
@@ -32,7 +32,8 @@ impl Attachments {
         let scalar = |value: &Value| !matches!(value, Value::Null | Value::Array(_) | Value::Object(_));
         if let Some((name, _)) = metadata.iter().find(|(_, value)| !scalar(value)) {
             return Err(Error::invalid_argument(format!(
-                "the metadata {name:?} is neither text nor number nor true nor false"
+                "the metadata {} is neither text nor number nor true nor false",
+                quote::quote(name)
             ))
             .field("metadata"));
         }
@@ -85,11 +86,14 @@ impl Attachments {
     ) -> Result<Vec<Box<dyn LayerCache>>> {
         let text = |field| {
             let text = self.metadata.get(field).and_then(Value::as_str);
-            text.ok_or_else(|| wrong(field, format!("the attachment {:?} has no {field}", self.schema)))
+            text.ok_or_else(|| {
+                wrong(field, format!("the attachment {} has no {field}", quote::quote(&self.schema)))
+            })
         };
         provider.check_identity(text(CODECS)?).map_err(|error| error.field(CODECS))?;
-        let headers: Vec<Option<Header>> = serde_json::from_str(text(HEADERS)?)
-            .map_err(|error| wrong(HEADERS, format!("{HEADERS} of an attachment: {error}")))?;
+        let headers: Vec<Option<Header>> = serde_json::from_str(text(HEADERS)?).map_err(|error| {
+            wrong(HEADERS, format!("{HEADERS} of an attachment: {}", quote::json_fault(&error)))
+        })?;
         if headers.len() != fresh.len() {
             return Err(wrong(
                 HEADERS,

@@ -110,13 +110,13 @@ impl LayerCache for PagedCache {
     /// One row alone. CONTEXT_FULL beyond the limit.
     fn append(&mut self, keys: &Array, values: &Array) -> Result<KeysValues> {
         let new = self.encode(keys, values)?;
-        if new.iter().any(|plane| plane.dim(0) != 1) {
-            return Err(Error::internal("a paged cache keeps one row"));
+        let tokens = planes::tokens_of(&new, &[])?;
+        if new[0].dim(0) != 1 || !planes::continues(&new, self.pool.planes()) {
+            return Err(Error::internal(format!(
+                "a paged cache with blocks {:?} cannot continue with {new:?}",
+                self.pool.planes()
+            )));
         }
-        // A block is a column's plane with the pool's blocks as its rows, so one row of it tells what follows.
-        let held: Vec<Array> =
-            self.pool.planes().iter().map(|plane| planes::row(plane, 0)).collect::<Result<_>>()?;
-        let tokens = planes::tokens_of(&new, &held)?;
         let end = planes::end(self.offset, tokens)?;
         if let Some(limit) = self.form.limit.filter(|limit| end > *limit) {
             return Err(Error::context_full(format!(

@@ -22,12 +22,6 @@ pub fn written(plane: &Array, update: &Array, start: usize) -> Result<Array> {
     prim::slice_update(plane, update, &[0, 0, start as i32, 0], &stop)
 }
 
-/// Row `row` of the batch, as a view.
-pub fn row(plane: &Array, row: i32) -> Result<Array> {
-    let stop = [row + 1, plane.dim(1), plane.dim(2), plane.dim(3)];
-    prim::slice(plane, &[row, 0, 0, 0], &stop)
-}
-
 /// The columns of the parts one after another; there is at least one part.
 pub fn joined(parts: &[Array]) -> Result<Array> {
     match parts {
@@ -59,15 +53,20 @@ pub fn tokens_of(new: &[Array], held: &[Array]) -> Result<usize> {
             && (0..3).all(|axis| plane.dim(axis) == like.dim(axis))
             && (0..4).all(|axis| plane.dim(axis) > 0)
     });
-    let continued = held.is_empty()
-        || held.len() == new.len()
-            && held.iter().zip(new).all(|(old, new)| {
-                old.dtype() == new.dtype() && [0, 1, 3].iter().all(|&axis| old.dim(axis) == new.dim(axis))
-            });
-    if !together || !continued {
+    let rows = held.is_empty() || held[0].dim(0) == like.dim(0);
+    if !together || !rows || !continues(new, held) {
         return Err(Error::internal(format!("a cache with {held:?} cannot continue with {new:?}")));
     }
     Ok(like.dim(2) as usize)
+}
+
+/// Whether planes have the heads, fields and types of those in `held`, if there are any.
+pub fn continues(new: &[Array], held: &[Array]) -> bool {
+    held.is_empty()
+        || held.len() == new.len()
+            && held.iter().zip(new).all(|(old, new)| {
+                old.dtype() == new.dtype() && [1, 3].iter().all(|&axis| old.dim(axis) == new.dim(axis))
+            })
 }
 
 /// The number of tokens after `tokens` more; CONTEXT_FULL if that is more than arrays can count.

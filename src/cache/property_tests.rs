@@ -399,3 +399,27 @@ fn lists_are_their_parts() {
         }
     }
 }
+
+#[test]
+fn u03_a_copy_keeps_the_row_that_the_original_trims() {
+    let look = look(0);
+    let form = PagedForm { block: 4, capacity: 20, limit: None, quantised: None };
+    let kinds: Vec<(Box<dyn LayerCache>, Option<Affine>)> = vec![
+        (Box::new(PlainCache::new()), None),
+        (Box::new(AffineCache::new(8, 32).unwrap()), Some(affine(8, 32))),
+        (Box::new(RotatingCache::new(16, 0).unwrap()), None),
+        (Box::new(RotatingAffineCache::new(16, 2, 4, 32).unwrap()), Some(affine(4, 32))),
+        (Box::new(PagedCache::new(form).unwrap()), None),
+    ];
+    for (mut cache, quantised) in kinds {
+        let before: Vec<u32> = (0..11).collect();
+        look.append(&mut *cache, &before[..10]);
+        look.append(&mut *cache, &before[10..]);
+        let mut copy = cache.fork();
+        assert_eq!(cache.forget(1), 1);
+        let original = [&before[..10], &[50]].concat();
+        assert_eq!(look.append(&mut *cache, &[50]), look.expected(&original, quantised));
+        let copied = [&before[..], &[11]].concat();
+        assert_eq!(look.append(&mut *copy, &[11]), look.expected(&copied, quantised));
+    }
+}

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::entry::{Header, Tensor};
-use crate::base::{Code, Error, Result};
+use crate::base::{Code, Error, Result, quote};
 use crate::cache::planes;
 use crate::mlx::{Array, Dtype};
 
@@ -62,7 +62,9 @@ impl<'a> Fields<'a> {
     pub fn finish(self) -> Result<()> {
         match self.header.keys().find(|name| !self.asked.contains(&name.as_str())) {
             None => Ok(()),
-            Some(name) => Err(wrong(name, format!("the field {name:?} is unknown"))),
+            Some(name) => {
+                Err(wrong(&quote::name(name), format!("the field {} is unknown", quote::quote(name))))
+            }
         }
     }
 }

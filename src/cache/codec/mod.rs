@@ -19,6 +19,7 @@ use fields::{Fields, wrong};
 
 use super::encoding::{Affine, Exact};
 use super::{LatentRole, LayerCache, reusable_from};
+use crate::base::quote::quote;
 use crate::base::{Error, Result};
 use crate::mlx::Array;
 
@@ -102,7 +103,10 @@ impl Provider {
         if identity == self.identity {
             return Ok(());
         }
-        Err(wrong("codecProvider", format!("caches were stored as {identity:?}, not {:?}", self.identity)))
+        Err(wrong(
+            "codecProvider",
+            format!("caches were stored as {}, not {:?}", quote(identity), self.identity),
+        ))
     }
 
     /// Whether there is nothing to be stored.
@@ -178,7 +182,7 @@ impl Provider {
         let mut matching = self.codecs.iter().filter(|codec| codec.kind() == kind);
         match (matching.next(), matching.next()) {
             (Some(codec), None) => Ok(&**codec),
-            (None, _) => Err(wrong("kind", format!("there is no kind {kind:?} of stored caches"))),
+            (None, _) => Err(wrong("kind", format!("there is no kind {} of stored caches", quote(kind)))),
             (Some(_), Some(_)) => Err(Error::internal(format!("two codecs are named {kind}"))),
         }
     }

@@ -82,6 +82,13 @@ fn pools_are_made_for_the_capacity_and_grow_by_half() {
     sizes.dedup();
     assert_eq!(sizes, [4, 6, 9, 14, 21]);
     assert_eq!(cache.bytes(), 21 * 4 * 2 * (4 + 3) * 4);
+    // Blocks that were free before the pool grew come first.
+    let mut cache = paged(FORM);
+    LOOK.append(&mut cache, &ids(0, 5));
+    assert_eq!((cache.table(), cache.pool().free_blocks()), (&[0, 1][..], 1));
+    LOOK.append(&mut cache, &ids(5, 15));
+    assert_eq!((cache.table(), cache.pool().blocks()), (&[0, 1, 2, 3][..], 5));
+    assert_eq!((cache.forget(4), cache.table()), (4, &[0, 1, 2][..]));
     // One block more than none, and as many as a piece needs.
     let mut cache = paged(PagedForm { capacity: 0, ..FORM });
     LOOK.append(&mut cache, &ids(0, 30));

@@ -400,6 +400,17 @@ fn lies_are_named() {
     assert_eq!((field_of(&error), error.detail().tensor.as_deref()), ("dtype", Some("1")));
     other.tensors.pop();
     assert_eq!(field_of(&refused(&other)), "tensors");
+    for (tensor, axis) in [(0, 3), (2, 3), (4, 2), (5, 3)] {
+        let mut wide = entry("qkv");
+        let array = wide.tensors[tensor].to_array().unwrap();
+        wide.tensors[tensor] = Tensor::Array(prim::concatenate(&[&array, &array], axis).unwrap());
+        let error = refused(&wide);
+        assert_eq!(
+            (field_of(&error), error.detail().tensor.clone()),
+            ("shape", Some(tensor.to_string())),
+            "{tensor}"
+        );
+    }
     let data: std::sync::Arc<dyn AsRef<[u8]> + Send + Sync> = std::sync::Arc::new([0u8; 3]);
     other.tensors.push(Tensor::Bytes { dtype: Dtype::Float32, shape: vec![1, 2, 5, 32], data });
     assert_eq!(field_of(&refused(&other)), "shape");

@@ -19,6 +19,7 @@ mod staged;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod turboquant;
 mod version;
 
 pub use array::Array;

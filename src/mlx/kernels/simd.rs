@@ -65,6 +65,8 @@ pub trait Simd: Copy {
     fn low_nibble(self, a: Self::I) -> Self::F {
         self.to_float(self.and(a, self.splat_word(15)))
     }
+    /// Entry `index mod N` of a table in each lane. N is a power of two.
+    fn entry<const N: usize>(self, table: &[f32; N], index: Self::I) -> Self::F;
     fn with_bits(self, a: Self::I) -> Self::F;
     fn bits(self, a: Self::F) -> Self::I;
 
@@ -194,6 +196,10 @@ impl<const N: usize> Simd for Portable<N> {
     #[inline(always)]
     fn to_float(self, a: [u32; N]) -> [f32; N] {
         a.map(|word| word.cast_signed() as f32)
+    }
+    #[inline(always)]
+    fn entry<const M: usize>(self, table: &[f32; M], index: [u32; N]) -> [f32; N] {
+        lanes!(i => table[index[i] as usize % M])
     }
     #[inline(always)]
     fn with_bits(self, a: [u32; N]) -> [f32; N] {

@@ -123,6 +123,28 @@ impl Simd for Avx2 {
         unsafe { _mm256_cvtepi32_ps(a) }
     }
     #[inline(always)]
+    fn entry<const N: usize>(self, table: &[f32; N], index: __m256i) -> __m256 {
+        assert!(N.is_power_of_two());
+        // A look-up reads three bits of the index; the others take the index modulo the table.
+        unsafe {
+            if N <= 8 {
+                let mut repeated = [0.0; 8];
+                for (i, entry) in repeated.iter_mut().enumerate() {
+                    *entry = table[i % N];
+                }
+                _mm256_permutevar8x32_ps(_mm256_loadu_ps(repeated.as_ptr()), index)
+            } else if N == 16 {
+                let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), index);
+                let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), index);
+                // The blend reads the sign.
+                _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index)))
+            } else {
+                let index = _mm256_and_si256(index, self.splat_word(N as u32 - 1));
+                _mm256_i32gather_ps::<4>(table.as_ptr(), index)
+            }
+        }
+    }
+    #[inline(always)]
     fn with_bits(self, a: __m256i) -> __m256 {
         unsafe { _mm256_castsi256_ps(a) }
     }

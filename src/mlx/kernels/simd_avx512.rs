@@ -135,6 +135,26 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    fn entry<const N: usize>(self, table: &[f32; N], index: __m512i) -> __m512 {
+        assert!(N.is_power_of_two());
+        // Look-ups read as many bits of the index as they need; the others take the index modulo the table.
+        unsafe {
+            if N <= 16 {
+                let mut repeated = [0.0; 16];
+                for (i, entry) in repeated.iter_mut().enumerate() {
+                    *entry = table[i % N];
+                }
+                _mm512_permutexvar_ps(index, _mm512_loadu_ps(repeated.as_ptr()))
+            } else if N == 32 {
+                let (low, high) = (_mm512_loadu_ps(table.as_ptr()), _mm512_loadu_ps(table.as_ptr().add(16)));
+                _mm512_permutex2var_ps(low, index, high)
+            } else {
+                let index = _mm512_and_si512(index, self.splat_word(N as u32 - 1));
+                _mm512_i32gather_ps::<4>(index, table.as_ptr())
+            }
+        }
+    }
+    #[inline(always)]
     fn with_bits(self, a: __m512i) -> __m512 {
         unsafe { _mm512_castsi512_ps(a) }
     }

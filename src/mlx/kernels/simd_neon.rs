@@ -113,6 +113,13 @@ impl Simd for Neon {
         unsafe { vcvtq_f32_s32(vreinterpretq_s32_u32(a)) }
     }
     #[inline(always)]
+    fn entry<const N: usize>(self, table: &[f32; N], index: uint32x4_t) -> float32x4_t {
+        let mut indices = [0; 4];
+        unsafe { vst1q_u32(indices.as_mut_ptr(), index) }
+        let entries = indices.map(|index| table[index as usize % N]);
+        unsafe { vld1q_f32(entries.as_ptr()) }
+    }
+    #[inline(always)]
     fn with_bits(self, a: uint32x4_t) -> float32x4_t {
         unsafe { vreinterpretq_f32_u32(a) }
     }

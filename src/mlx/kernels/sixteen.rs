@@ -33,6 +33,10 @@ pub trait Lanes: Copy {
     fn load_words(self, from: &[u8; 64]) -> Self::W;
     /// `(word >> shift) & mask` as a number; below 2^24, so that it is exact.
     fn field(self, words: Self::W, shift: u32, mask: u32) -> Self::V;
+    /// The 32 bits from bit `shift` on of `low` followed by `high`, for a shift from 1 to 31.
+    fn joined(self, low: Self::W, high: Self::W, shift: u32) -> Self::W;
+    /// Entry `(word >> shift) mod N` of a table; N is a power of two.
+    fn entry<const N: usize>(self, words: Self::W, shift: u32, table: &[f32; N]) -> Self::V;
     /// `a * b + c`, rounded once.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
@@ -122,6 +126,16 @@ impl<S: Simd, const K: usize> Lanes for Sixteen<S, K> {
     fn field(self, words: Self::W, shift: u32, mask: u32) -> Self::V {
         let mask = self.0.splat_word(mask);
         registers!(self.0.splat(0.0); i => self.0.to_float(self.0.and(self.0.shr(words[i], shift), mask)))
+    }
+
+    #[inline(always)]
+    fn joined(self, low: Self::W, high: Self::W, shift: u32) -> Self::W {
+        registers!(low[0]; i => self.0.or(self.0.shr(low[i], shift), self.0.shl(high[i], 32 - shift)))
+    }
+
+    #[inline(always)]
+    fn entry<const N: usize>(self, words: Self::W, shift: u32, table: &[f32; N]) -> Self::V {
+        registers!(self.0.splat(0.0); i => self.0.entry(table, self.0.shr(words[i], shift)))
     }
 
     #[inline(always)]

@@ -13,7 +13,7 @@
 use half::f16;
 
 use super::shape::{GROUP, KvShape};
-use super::stored::{F32, Stored};
+use super::stored::{F32, Keys, Stored, Values};
 use crate::mlx::kernels::sixteen::{LANES, Lanes};
 
 /// Bytes of a row of words, and of sixteen halves.
@@ -37,7 +37,9 @@ impl<const BITS: u32> Affine<BITS> {
 impl<const BITS: u32> Stored for Affine<BITS> {
     type Element = F32;
     const IN_PLACE: bool = false;
+}
 
+impl<const BITS: u32> Keys for Affine<BITS> {
     #[inline(always)]
     fn keys<S: Lanes>(s: S, shape: &KvShape, from: &[u8], to: &mut [f32]) {
         let group = shape.quantised_group();
@@ -56,13 +58,16 @@ impl<const BITS: u32> Stored for Affine<BITS> {
             }
         }
     }
+}
 
+impl<const BITS: u32> Values for Affine<BITS> {
     #[inline(always)]
     fn values<S: Lanes>(s: S, shape: &KvShape, from: &[u8], _: usize, to: &mut [f32], stride: usize) {
         let (group, dims) = (shape.quantised_group(), shape.value_dims);
         assert!(dims == stride);
         let pairs = GROUP * (dims / group) * 4;
-        for (from, to) in from.chunks_exact(shape.group_bytes(dims)).zip(to.chunks_exact_mut(GROUP * stride))
+        for (from, to) in
+            from.chunks_exact(shape.value_group_bytes()).zip(to.chunks_exact_mut(GROUP * stride))
         {
             let (pairs, words) = from.split_at(pairs);
             let rows = words.as_chunks::<ROW>().0;

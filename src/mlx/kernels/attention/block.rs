@@ -1,10 +1,10 @@
 //! One block of a tile: scores, softmax and weighted values of all rows.
 
-use super::affine::Affine;
+use super::forms::for_form;
 use super::micro::{SCORES_STRIDE, ScoreStrip, ValueStrip};
-use super::shape::{BLOCK, GROUP, KvForm};
+use super::shape::{BLOCK, GROUP};
 use super::softmax::{RowMask, Total, weigh};
-use super::stored::{Bf16, Element, F16, F32, Stored};
+use super::stored::{Element, F32, Keys, Values};
 use super::tile::{Scratch, Work};
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::sixteen::Lanes;
@@ -25,19 +25,6 @@ struct Piece<'a> {
     /// Block position of the first one, a multiple of 16, and one past the last.
     start: usize,
     end: usize,
-}
-
-/// Calls a method with the type of a form.
-macro_rules! for_form {
-    ($form:expr, $this:ident . $method:ident :: <$lanes:ident> $arguments:tt) => {
-        match $form {
-            KvForm::F32 => $this.$method::<$lanes, F32> $arguments,
-            KvForm::F16 => $this.$method::<$lanes, F16> $arguments,
-            KvForm::Bf16 => $this.$method::<$lanes, Bf16> $arguments,
-            KvForm::Affine { bits: 4, .. } => $this.$method::<$lanes, Affine<4>> $arguments,
-            KvForm::Affine { .. } => $this.$method::<$lanes, Affine<8>> $arguments,
-        }
-    };
 }
 
 impl Work<'_> {
@@ -64,7 +51,7 @@ impl Work<'_> {
         let lowest = lowest / GROUP * GROUP;
         let mut next = self.first_span(base + lowest);
         while let Some(piece) = self.piece(&mut next, base, lowest, highest) {
-            for_form!(self.attention.shape.form, self.scores::<S>(s, piece, scratch));
+            for_form!(keys self.attention.shape.form, self.scores::<S>(s, piece, scratch));
         }
         let stride = self.value_stride();
         let scores = scratch.scores.floats(self.rows() * SCORES_STRIDE);
@@ -83,7 +70,7 @@ impl Work<'_> {
         }
         let mut next = self.first_span(base + lowest);
         while let Some(piece) = self.piece(&mut next, base, lowest, highest) {
-            for_form!(self.attention.shape.form, self.values::<S>(s, piece, scratch));
+            for_form!(values self.attention.shape.form, self.values::<S>(s, piece, scratch));
         }
     }
 
@@ -107,8 +94,8 @@ impl Work<'_> {
             if start < end {
                 let at = (self.tile.kv_head * span.capacity + span.first + (start - span_start)) / GROUP;
                 return Some(Piece {
-                    keys: &span.keys[at * shape.group_bytes(shape.key_dims)..],
-                    values: &span.values[at * shape.group_bytes(shape.value_dims)..],
+                    keys: &span.keys[at * shape.key_group_bytes()..],
+                    values: &span.values[at * shape.value_group_bytes()..],
                     start: start - base,
                     end: end - base,
                 });
@@ -119,11 +106,11 @@ impl Work<'_> {
 
     /// The scores of all rows against the keys of a piece.
     #[inline(always)]
-    fn scores<S: Lanes, E: Stored>(&self, s: S, piece: Piece<'_>, scratch: &mut Scratch) {
+    fn scores<S: Lanes, E: Keys>(&self, s: S, piece: Piece<'_>, scratch: &mut Scratch) {
         let dims = self.attention.shape.key_dims;
         let queries = scratch.queries.floats(self.rows() * dims).as_ptr();
         let scores = scratch.scores.floats(self.rows() * SCORES_STRIDE).as_mut_ptr();
-        let group_bytes = self.attention.shape.group_bytes(dims);
+        let group_bytes = self.attention.shape.key_group_bytes();
         let (first, end) = (piece.start / GROUP, piece.end.div_ceil(GROUP));
         // Reading the slab makes sure that all groups of the piece are there.
         let keys = &piece.keys[..(end - first) * group_bytes];
@@ -167,12 +154,12 @@ impl Work<'_> {
 
     /// Adds the weighted values of a piece to the rows' sums.
     #[inline(always)]
-    fn values<S: Lanes, E: Stored>(&self, s: S, piece: Piece<'_>, scratch: &mut Scratch) {
+    fn values<S: Lanes, E: Values>(&self, s: S, piece: Piece<'_>, scratch: &mut Scratch) {
         let dims = self.attention.shape.value_dims;
         let stride = self.value_stride();
         let weights = scratch.scores.floats(self.rows() * SCORES_STRIDE).as_ptr();
         let sums = scratch.block_values.floats(self.rows() * stride).as_mut_ptr();
-        let group_bytes = self.attention.shape.group_bytes(dims);
+        let group_bytes = self.attention.shape.value_group_bytes();
         // Reading the slab makes sure that all positions of the piece are there.
         let values = &piece.values[..(piece.end - piece.start).div_ceil(GROUP) * group_bytes];
         let direct = E::IN_PLACE && dims == stride && (E::Element::BYTES == 4 || scratch.strips.len() == 1);

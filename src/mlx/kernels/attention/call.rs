@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::aligned::Aligned;
-use super::shape::{Attention, GROUP, Mask, Sequence};
+use super::shape::{Attention, GROUP, KvForm, Mask, Sequence};
 use super::softmax::{Total, finish, merge};
 use super::tile::{Scratch, Tile, Work, tile_queries};
+use super::turbo;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::{Panicked, Pool};
 use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task};
@@ -278,6 +279,9 @@ impl Task for Run<'_> {
             let out = unsafe { std::slice::from_raw_parts_mut(self.call.out.0.add(at), dims) };
             let sink = self.call.attention.sinks.map(|sinks| sinks[head]);
             finish(s, self.scratch.all_totals[row], values, sink, out);
+            if let KvForm::Turbo { .. } = self.call.attention.shape.form {
+                turbo::rotate_back(out);
+            }
         }
     }
 }

@@ -14,16 +14,20 @@ mod affine;
 mod aligned;
 mod block;
 mod call;
+mod convert;
+mod forms;
 mod micro;
 mod shape;
 mod softmax;
 mod store;
 mod stored;
 mod tile;
+mod turbo;
 
 #[cfg(test)]
 mod tests;
 
 pub use call::{attend, attend_on};
+pub use convert::{Source, Target, convert};
 pub use shape::{Attention, BLOCK, GROUP, KvForm, KvShape, Mask, Sequence, Span};
 pub use store::{NewTokens, store};

@@ -1,6 +1,8 @@
 //! How keys and values lie in memory, and what an attention call is made of.
 
 use super::affine::LARGEST_GROUP;
+use super::turbo;
+use crate::mlx::turboquant;
 
 /// Positions of one sequence are cut into blocks at absolute multiples of this. A block's softmax is computed
 /// on its own and blocks are merged in order: results depend on nothing else than these cuts.
@@ -22,13 +24,19 @@ pub enum KvForm {
         bits: u32,
         group: usize,
     },
+    /// TurboQuant: keys of 2, 4, 5 or 8 bits, values of 2, 3, 4, 5 or 8, for heads of 64, 128, 256 or 512 dimensions.
+    /// Values are stored rotated, and what attention gives is rotated back.
+    Turbo {
+        key_bits: u32,
+        value_bits: u32,
+    },
 }
 
 /// What a slab of keys and one of values hold at each position.
 ///
 /// Floats: keys lie as `[kv_heads][capacity / 16][key_dims][16]`, sixteen consecutive positions interleaved, and
-/// values as `[kv_heads][capacity][value_dims]`. For the affine form see the file `affine.rs`. In all forms, a head's
-/// sixteen positions from a multiple of 16 on lie together. Slabs need no alignment.
+/// values as `[kv_heads][capacity][value_dims]`. For the other forms see the files `affine.rs` and `turbo.rs`. In all
+/// forms, a head's sixteen positions from a multiple of 16 on lie together. Slabs need no alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     pub kv_heads: usize,
@@ -40,20 +48,31 @@ pub struct KvShape {
 impl KvShape {
     /// Bytes of a slab of keys for so many positions, a multiple of 16.
     pub fn key_bytes(&self, capacity: usize) -> usize {
-        self.kv_heads * capacity / GROUP * self.group_bytes(self.key_dims)
+        self.kv_heads * capacity / GROUP * self.key_group_bytes()
     }
 
     /// Bytes of a slab of values for so many positions, a multiple of 16.
     pub fn value_bytes(&self, capacity: usize) -> usize {
-        self.kv_heads * capacity / GROUP * self.group_bytes(self.value_dims)
+        self.kv_heads * capacity / GROUP * self.value_group_bytes()
     }
 
-    /// Bytes of sixteen positions of a head with so many dimensions.
-    pub(super) fn group_bytes(&self, dims: usize) -> usize {
+    /// Bytes of the keys of sixteen positions of a head.
+    pub(super) fn key_group_bytes(&self) -> usize {
+        self.group_bytes(self.key_dims, |bits, _| turbo::key_bytes(self.key_dims, bits))
+    }
+
+    /// Bytes of the values of sixteen positions of a head.
+    pub(super) fn value_group_bytes(&self) -> usize {
+        self.group_bytes(self.value_dims, |_, bits| turbo::value_bytes(self.value_dims, bits))
+    }
+
+    /// Bytes of sixteen positions with so many dimensions; `turbo` gives them for bits of keys and values.
+    fn group_bytes(&self, dims: usize, turbo: impl Fn(u32, u32) -> usize) -> usize {
         match self.form {
             KvForm::F32 => GROUP * dims * 4,
             KvForm::F16 | KvForm::Bf16 => GROUP * dims * 2,
             KvForm::Affine { bits, group } => GROUP * (dims * bits as usize / 8 + dims / group * 4),
+            KvForm::Turbo { key_bits, value_bits } => turbo(key_bits, value_bits),
         }
     }
 
@@ -65,18 +84,42 @@ impl KvShape {
         }
     }
 
+    /// Whether there is such a shape; if not, why. To be asked before anything is stored: with another shape, all
+    /// functions that take one panic.
+    pub fn supported(&self) -> Result<(), &'static str> {
+        let needs = |holds: bool, reason: &'static str| if holds { Ok(()) } else { Err(reason) };
+        needs(self.kv_heads > 0 && self.key_dims > 0 && self.value_dims > 0, "a size is 0")?;
+        match self.form {
+            KvForm::F32 | KvForm::F16 | KvForm::Bf16 => Ok(()),
+            KvForm::Affine { bits, group } => {
+                needs(matches!(bits, 4 | 8), "keys and values can have 4 or 8 bits")?;
+                needs(
+                    group > 0 && group <= LARGEST_GROUP && group.is_multiple_of(GROUP),
+                    "the group of keys and values must be a multiple of 16 up to 256",
+                )?;
+                needs(
+                    self.key_dims.is_multiple_of(group) && self.value_dims.is_multiple_of(group),
+                    "the group does not divide the dimensions of a head",
+                )
+            }
+            KvForm::Turbo { key_bits, value_bits } => {
+                needs(turboquant::has_key_bits(key_bits), "TurboQuant keys can have 2, 4, 5 or 8 bits")?;
+                let centroids = turboquant::centroids(value_bits);
+                needs(centroids.is_some(), "TurboQuant values can have 2, 3, 4, 5 or 8 bits")?;
+                let rotated = |dims| turboquant::negative(dims).is_some();
+                needs(
+                    rotated(self.key_dims) && rotated(self.value_dims),
+                    "TurboQuant needs heads of 64, 128, 256 or 512 dimensions",
+                )
+            }
+        }
+    }
+
     /// # Panics
     /// When there is no such shape.
     pub(super) fn check(&self) {
-        assert!(self.kv_heads > 0 && self.key_dims > 0 && self.value_dims > 0, "a size is 0");
-        if let KvForm::Affine { bits, group } = self.form {
-            assert!(matches!(bits, 4 | 8), "bits of keys and values");
-            assert!(
-                group > 0 && group <= LARGEST_GROUP && group.is_multiple_of(GROUP),
-                "group of keys and values"
-            );
-            let fits = self.key_dims.is_multiple_of(group) && self.value_dims.is_multiple_of(group);
-            assert!(fits, "the group does not divide the dimensions of a head");
+        if let Err(reason) = self.supported() {
+            panic!("{reason}");
         }
     }
 }

@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use super::affine::{store_key, store_value};
 use super::shape::{GROUP, KvForm, KvShape};
+use super::turbo;
 
 /// Keys and values of consecutive new tokens, `[tokens][kv_heads * dims]`, keys rotated.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +20,7 @@ pub struct NewTokens<'a> {
 }
 
 /// Stores tokens from slab index `at` on. Numbers are rounded to the nearest, ties to even; the affine form is
-/// quantised as MLX does it.
+/// quantised as MLX does it, and TurboQuant's as `turboquant` says.
 ///
 /// # Panics
 /// When lengths do not fit together.
@@ -50,7 +51,14 @@ pub fn store(
             to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(*from).to_le_bytes());
         }),
         KvForm::Affine { bits, group } => {
-            store_quantised(shape, keys, values, capacity, at, new, bits, group)
+            let key = |from: &[f32], to: &mut [u8], lane| store_key(bits, group, from, to, lane);
+            let value = |from: &[f32], to: &mut [u8], at| store_value(bits, group, from, to, at);
+            store_quantised(shape, keys, values, capacity, at, new, key, value)
+        }
+        KvForm::Turbo { key_bits, value_bits } => {
+            let key = |from: &[f32], to: &mut [u8], lane| turbo::store_key(key_bits, from, to, lane);
+            let value = |from: &[f32], to: &mut [u8], at| turbo::store_value(value_bits, from, to, at);
+            store_quantised(shape, keys, values, capacity, at, new, key, value)
         }
     }
 }
@@ -93,6 +101,7 @@ fn store_floats<const BYTES: usize>(
     }
 }
 
+/// `key` and `value` store those of one position among the bytes of sixteen.
 #[allow(clippy::too_many_arguments)]
 fn store_quantised(
     shape: &KvShape,
@@ -101,18 +110,18 @@ fn store_quantised(
     capacity: usize,
     at: usize,
     new: &NewTokens<'_>,
-    bits: u32,
-    group: usize,
+    key: impl Fn(&[f32], &mut [u8], usize),
+    value: impl Fn(&[f32], &mut [u8], usize),
 ) {
-    let (key_bytes, value_bytes) = (shape.group_bytes(shape.key_dims), shape.group_bytes(shape.value_dims));
+    let (key_bytes, value_bytes) = (shape.key_group_bytes(), shape.value_group_bytes());
     for token in 0..new.tokens {
         for head in 0..shape.kv_heads {
             let sixteen = head * (capacity / GROUP) + (at + token) / GROUP;
             let lane = (at + token) % GROUP;
             let from = &new.keys[token * new.key_stride + head * shape.key_dims..][..shape.key_dims];
-            store_key(bits, group, from, &mut keys[sixteen * key_bytes..][..key_bytes], lane);
+            key(from, &mut keys[sixteen * key_bytes..][..key_bytes], lane);
             let from = &new.values[token * new.value_stride + head * shape.value_dims..][..shape.value_dims];
-            store_value(bits, group, from, &mut values[sixteen * value_bytes..][..value_bytes], lane);
+            value(from, &mut values[sixteen * value_bytes..][..value_bytes], lane);
         }
     }
 }

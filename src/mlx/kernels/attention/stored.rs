@@ -17,17 +17,23 @@ pub trait Element: Copy {
     fn one(bytes: &[u8]) -> f32;
 }
 
-/// A form of keys and values.
+/// A form of keys or values.
 pub trait Stored {
-    /// What inner loops read where keys and values need no conversion.
+    /// What inner loops read where there is no need of a conversion.
     type Element: Element;
 
     /// Whether there is such a case.
     const IN_PLACE: bool;
+}
 
+/// A form of keys.
+pub trait Keys: Stored {
     /// Converts groups of sixteen keys into `[groups][key_dims][16]` floats.
     fn keys<S: Lanes>(s: S, shape: &KvShape, from: &[u8], to: &mut [f32]);
+}
 
+/// A form of values.
+pub trait Values: Stored {
     /// Converts the first `positions` of groups of sixteen values into rows of `stride` floats: a multiple of 16, at
     /// least as many as dimensions, filled up with zeros. There is room for whole groups.
     fn values<S: Lanes>(s: S, shape: &KvShape, from: &[u8], positions: usize, to: &mut [f32], stride: usize);
@@ -88,12 +94,16 @@ impl Element for Bf16 {
 impl<E: Element> Stored for E {
     type Element = E;
     const IN_PLACE: bool = true;
+}
 
+impl<E: Element> Keys for E {
     #[inline(always)]
     fn keys<S: Lanes>(s: S, _: &KvShape, from: &[u8], to: &mut [f32]) {
         convert::<S, E>(s, from, to);
     }
+}
 
+impl<E: Element> Values for E {
     #[inline(always)]
     fn values<S: Lanes>(s: S, shape: &KvShape, from: &[u8], positions: usize, to: &mut [f32], stride: usize) {
         let dims = shape.value_dims;

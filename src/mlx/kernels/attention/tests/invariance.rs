@@ -22,6 +22,13 @@ fn variants(sinks: &[f32]) -> Vec<Attention<'_>> {
             window: Some(300),
             ..plain
         },
+        Attention { shape: shape(64, 64, KvForm::Turbo { key_bits: 8, value_bits: 3 }), ..plain },
+        Attention {
+            heads: 2 * KV_HEADS,
+            shape: shape(64, 128, KvForm::Turbo { key_bits: 5, value_bits: 8 }),
+            window: Some(70),
+            ..plain
+        },
     ]
 }
 

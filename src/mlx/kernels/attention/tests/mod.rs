@@ -4,6 +4,7 @@ mod accuracy;
 mod affine;
 mod invariance;
 mod limits;
+mod turbo;
 
 use half::{bf16, f16};
 
@@ -225,6 +226,7 @@ fn read_back(form: KvForm, head: &[f32]) -> Vec<f32> {
             }
             out
         }
+        KvForm::Turbo { .. } => unreachable!("`turbo` reads back by itself"),
     }
 }
 

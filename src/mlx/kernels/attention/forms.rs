@@ -1,0 +1,31 @@
+//! From a form of keys and values to the code that was compiled for it.
+
+pub(super) use super::affine::Affine;
+pub(super) use super::shape::KvForm;
+pub(super) use super::stored::{Bf16, F16, F32};
+pub(super) use super::turbo::{TurboKeys, TurboValues};
+
+/// Calls a method with the type of a form: of its keys, or of its values.
+macro_rules! for_form {
+    (keys $form:expr, $($call:tt)*) => {
+        for_form!($form, key_bits TurboKeys [2 4 5], $($call)*)
+    };
+    (values $form:expr, $($call:tt)*) => {
+        for_form!($form, value_bits TurboValues [2 3 4 5], $($call)*)
+    };
+    ($form:expr, $bits:ident $turbo:ident [$($n:literal)*],
+     $this:ident . $method:ident :: <$lanes:ident> $arguments:tt) => {{
+        use $crate::mlx::kernels::attention::forms::*;
+        match $form {
+            KvForm::F32 => $this.$method::<$lanes, F32> $arguments,
+            KvForm::F16 => $this.$method::<$lanes, F16> $arguments,
+            KvForm::Bf16 => $this.$method::<$lanes, Bf16> $arguments,
+            KvForm::Affine { bits: 4, .. } => $this.$method::<$lanes, Affine<4>> $arguments,
+            KvForm::Affine { .. } => $this.$method::<$lanes, Affine<8>> $arguments,
+            $(KvForm::Turbo { $bits: $n, .. } => $this.$method::<$lanes, $turbo<$n>> $arguments,)*
+            KvForm::Turbo { .. } => $this.$method::<$lanes, $turbo<8>> $arguments,
+        }
+    }};
+}
+
+pub(super) use for_form;

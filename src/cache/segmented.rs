@@ -8,7 +8,6 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::{LayerCache, Precision, SegmentForm, Signature};
-use crate::base::options::AffineGroups;
 use crate::base::{Error, Result};
 use crate::mlx::ops::{self, CausalAttention, KvForm, KvShape, Pools, Segments, Visible};
 use crate::mlx::{Array, Dtype, Mask};
@@ -90,15 +89,13 @@ fn shape(form: SegmentForm, sizes: KvSizes) -> Result<KvShape> {
         SegmentForm::Float(Dtype::Bfloat16) => KvForm::Bf16,
         SegmentForm::Float(other) => return Err(Error::internal(format!("keys of {}", other.name()))),
         SegmentForm::Affine { bits, group } => KvForm::Affine { bits, group: group as usize },
-        SegmentForm::TurboQuant { .. } => return Err(Error::internal("no kernel")),
+        SegmentForm::TurboQuant { key_bits, value_bits } => KvForm::Turbo { key_bits, value_bits },
     };
-    if let SegmentForm::Affine { bits, group } = form {
-        AffineGroups { bits, group }.validate()?;
-        for dims in [key_dims, value_dims] {
-            super::check_group(dims, group)?;
-        }
-    }
-    Ok(KvShape { kv_heads, key_dims, value_dims, form: kv_form })
+    let shape = KvShape { kv_heads, key_dims, value_dims, form: kv_form };
+    shape.supported().map_err(|reason| {
+        Error::unsupported(format!("{form} for heads of {key_dims} and {value_dims} elements: {reason}"))
+    })?;
+    Ok(shape)
 }
 
 impl LayerCache for SegmentedCache {

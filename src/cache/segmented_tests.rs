@@ -1,14 +1,15 @@
 //! The interleaved cache against MLX's rotation and attention over everything at once.
 
 use super::LayerCache;
-use super::SegmentForm;
 use super::segmented::{KvSizes, SEGMENT, SegmentedCache};
+use super::{Precision, SegmentForm, Signature};
+use crate::base::Code;
 use crate::mlx::ops::{self, CausalAttention, Pools, Rope, Visible};
 use crate::mlx::{Array, Dtype, Mask, prim};
 
 const HEADS: i32 = 4;
 const KV_HEADS: i32 = 2;
-const DIMS: i32 = 16;
+const DIMS: i32 = 64;
 const WIDTH: i32 = (HEADS + 2 * KV_HEADS) * DIMS;
 
 fn rope() -> Rope {
@@ -19,10 +20,22 @@ fn attention() -> CausalAttention {
     CausalAttention::new(HEADS as usize, KV_HEADS as usize, DIMS as usize, 0.25, &rope()).unwrap()
 }
 
+const SIZES: KvSizes =
+    KvSizes { kv_heads: KV_HEADS as usize, key_dims: DIMS as usize, value_dims: DIMS as usize };
+
+const FORMS: [SegmentForm; 4] = [
+    SegmentForm::Float(Dtype::Float16),
+    SegmentForm::Affine { bits: 4, group: 64 },
+    SegmentForm::Affine { bits: 8, group: 32 },
+    SegmentForm::TurboQuant { key_bits: 8, value_bits: 3 },
+];
+
 fn new(dtype: Dtype) -> SegmentedCache {
-    let sizes = KvSizes { kv_heads: KV_HEADS as usize, key_dims: DIMS as usize, value_dims: DIMS as usize };
-    SegmentedCache::new(SegmentForm::Float(dtype), sizes, SEGMENT, Visible::default(), Pools::new(1, None))
-        .unwrap()
+    with(SegmentForm::Float(dtype), Visible::default())
+}
+
+fn with(form: SegmentForm, visible: Visible) -> SegmentedCache {
+    SegmentedCache::new(form, SIZES, SEGMENT, visible, Pools::new(1, None)).unwrap()
 }
 
 /// Queries, keys and values of positions `from..to`, reproducible.
@@ -142,8 +155,8 @@ fn keys_and_values_are_not_handed_out() {
 /// What a cache was given: ranges of positions of `projected`.
 type History = Vec<(i32, i32)>;
 
-fn replayed(history: &History, dtype: Dtype) -> SegmentedCache {
-    let mut cache = new(dtype);
+fn replayed(history: &History, form: SegmentForm) -> SegmentedCache {
+    let mut cache = with(form, Visible::default());
     for (from, to) in history {
         attend(&mut cache, *from, *to);
     }
@@ -170,10 +183,10 @@ fn draw(state: &mut u64, bound: u64) -> u64 {
 /// Appends, cuts and forks in any order: each cache is to the bit the one that was given its tokens alone.
 #[test]
 fn forks_and_cuts_in_any_order_are_as_if_each_cache_were_alone() {
-    for seed in 0..6u64 {
+    for (seed, form) in (0..4u64).zip(FORMS) {
         let mut state = seed;
-        let mut caches: Vec<(SegmentedCache, History)> = vec![(new(Dtype::Float16), vec![])];
-        for _ in 0..40 {
+        let mut caches: Vec<(SegmentedCache, History)> = vec![(with(form, Visible::default()), vec![])];
+        for _ in 0..30 {
             let chosen = draw(&mut state, caches.len() as u64) as usize;
             match draw(&mut state, 8) {
                 0 | 1 if caches.len() < 5 => {
@@ -202,10 +215,7 @@ fn forks_and_cuts_in_any_order_are_as_if_each_cache_were_alone() {
         }
         for (mut cache, history) in caches {
             assert_eq!(cache.offset() as i32, history.iter().map(|(from, to)| to - from).sum::<i32>());
-            assert_eq!(
-                attend(&mut cache, 9000, 9003),
-                attend(&mut replayed(&history, Dtype::Float16), 9000, 9003)
-            );
+            assert_eq!(attend(&mut cache, 9000, 9003), attend(&mut replayed(&history, form), 9000, 9003));
         }
     }
 }
@@ -235,11 +245,10 @@ fn a_fork_takes_one_segment_at_most_once_both_have_moved_on() {
 
 #[test]
 fn pages_that_are_used_up_are_an_error_that_changes_nothing() {
-    let sizes = KvSizes { kv_heads: 2, key_dims: 16, value_dims: 16 };
     let pools = Pools::new(1, Some(4));
     let form = SegmentForm::Float(Dtype::Float16);
     let mut cache =
-        SegmentedCache::new(form, sizes, 16, Visible::default(), std::sync::Arc::clone(&pools)).unwrap();
+        SegmentedCache::new(form, SIZES, 16, Visible::default(), std::sync::Arc::clone(&pools)).unwrap();
     assert_eq!(cache.signature().to_string(), "kv:pages:16:float16");
     attend(&mut cache, 0, 40);
     let mut fork = cache.clone();
@@ -248,7 +257,7 @@ fn pages_that_are_used_up_are_an_error_that_changes_nothing() {
     attend(&mut fork, 40, 48);
     assert_eq!(pools.used(), 4);
     let refused = fork.attend(&projected(48, 49), &attention()).unwrap_err();
-    assert_eq!((refused.code(), fork.offset()), (crate::base::Code::OutOfMemory, 48));
+    assert_eq!((refused.code(), fork.offset()), (Code::OutOfMemory, 48));
     attend(&mut cache, 50, 58);
     assert!(cache.attend(&projected(58, 60), &attention()).is_err());
     drop(fork);
@@ -261,4 +270,96 @@ fn pages_that_are_used_up_are_an_error_that_changes_nothing() {
     assert_eq!(attend(&mut cache, 60, 61), attend(&mut straight, 60, 61));
     drop(cache);
     assert_eq!(pools.used(), 0);
+}
+
+#[test]
+fn no_form_depends_on_how_tokens_were_cut() {
+    for form in FORMS {
+        for visible in [
+            Visible::default(),
+            Visible { window: Some(70), keep: 0 },
+            Visible { window: Some(300), keep: 5 },
+            Visible { window: Some(1), keep: 300 },
+        ] {
+            let end = 560;
+            // At once nothing is given up before it is looked at.
+            let whole = attend(&mut with(form, visible), 0, end);
+            for chunks in [vec![280, 280], vec![1, 255, 1, 70, 233]] {
+                let mut cache = with(form, visible);
+                let (mut from, mut found) = (0, Vec::new());
+                for chunk in chunks {
+                    found.extend(attend(&mut cache, from, from + chunk));
+                    from += chunk;
+                }
+                assert_eq!(from, end);
+                assert!(found == whole, "{form} {visible:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_window_has_left_behind_is_given_up_and_little_can_be_forgotten() {
+    let visible = Visible { window: Some(100), keep: 4 };
+    let mut cache = with(SegmentForm::Float(Dtype::Float16), visible);
+    let mut straight = cache.clone();
+    for from in (0..1500).step_by(100) {
+        attend(&mut cache, from, from + 100);
+        assert!(cache.bytes() <= 4 * cache.fork_bytes() / 2, "{} bytes at {from}", cache.bytes());
+        // A token that was taken back is as if it had not been there.
+        assert!(cache.can_forget(1) && cache.can_forget(64));
+        attend(&mut cache, 9000, 9060);
+        assert_eq!(cache.forget(60), 60);
+        attend(&mut straight, from, from + 100);
+    }
+    assert!(!cache.can_forget(700));
+    assert_eq!((cache.forget(700), cache.offset()), (0, 1500));
+    assert_eq!(attend(&mut cache, 1500, 1503), attend(&mut straight, 1500, 1503));
+}
+
+#[test]
+fn numbers_are_converted_as_if_they_had_been_stored_so() {
+    for form in FORMS.into_iter().skip(1) {
+        let precision = match form {
+            SegmentForm::Affine { bits, group } => Precision::Affine { bits, group },
+            SegmentForm::TurboQuant { key_bits, value_bits } => {
+                Precision::TurboQuant { key_bits, value_bits, deferred: true }
+            }
+            SegmentForm::Float(_) => unreachable!(),
+        };
+        // From float32 nothing is lost on the way.
+        let mut cache = with(SegmentForm::Float(Dtype::Float32), Visible::default());
+        attend(&mut cache, 0, 300);
+        let mut converted = cache.encoded(precision).unwrap().unwrap();
+        assert_eq!((converted.offset(), cache.offset()), (300, 300));
+        assert_eq!(converted.signature(), Signature::Segments(form));
+        assert!(converted.bytes() < cache.bytes() / 2);
+        let mut direct = with(form, Visible::default());
+        attend(&mut direct, 0, 300);
+        let found = converted.attend(&projected(300, 301), &attention()).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(found, attend(&mut direct, 300, 301));
+        assert!(converted.encoded(precision).unwrap().is_none());
+    }
+}
+
+#[test]
+fn b68_b71_heads_that_a_form_cannot_take_are_refused_before_anything_is_stored() {
+    let refused = |form: SegmentForm, dims: usize| {
+        let sizes = KvSizes { kv_heads: 2, key_dims: dims, value_dims: dims };
+        let made = SegmentedCache::new(form, sizes, SEGMENT, Visible::default(), Pools::new(1, None));
+        made.err().map(|error| error.code())
+    };
+    let affine = |bits, group| SegmentForm::Affine { bits, group };
+    let turbo = |key_bits, value_bits| SegmentForm::TurboQuant { key_bits, value_bits };
+    assert_eq!(refused(affine(4, 32), 96), None);
+    assert_eq!(refused(affine(4, 64), 96), Some(Code::Unsupported));
+    assert_eq!(refused(affine(4, 32), 80), Some(Code::Unsupported));
+    assert_eq!(refused(affine(7, 32), 96), Some(Code::Unsupported));
+    for dims in [64, 128, 256, 512] {
+        assert_eq!(refused(turbo(8, 3), dims), None);
+    }
+    for dims in [32, 80, 96, 1024] {
+        assert_eq!(refused(turbo(8, 3), dims), Some(Code::Unsupported));
+    }
+    assert_eq!(refused(turbo(3, 3), 64), Some(Code::Unsupported));
 }

@@ -38,6 +38,8 @@ unary! {
     negative => mlx_negative;
     exp => mlx_exp;
     sigmoid => mlx_sigmoid;
+    sqrt => mlx_sqrt;
+    square => mlx_square;
     /// Reverses the axes.
     transpose => mlx_transpose;
 }
@@ -52,6 +54,9 @@ binary! {
     greater => mlx_greater;
     greater_equal => mlx_greater_equal;
     logical_and => mlx_logical_and;
+    bitwise_and => mlx_bitwise_and;
+    left_shift => mlx_left_shift;
+    right_shift => mlx_right_shift;
     matmul => mlx_matmul;
 }
 
@@ -194,6 +199,41 @@ pub fn max(a: &Array, axis: i32, keep_dims: bool) -> Result<Array> {
     let stream = Stream::current();
     // SAFETY: the handle is valid for the call.
     Array::made_by(|out| unsafe { sys::mlx_max_axis(out, a.raw(), axis, keep_dims, stream) })
+}
+
+pub fn min(a: &Array, axis: i32, keep_dims: bool) -> Result<Array> {
+    let stream = Stream::current();
+    // SAFETY: the handle is valid for the call.
+    Array::made_by(|out| unsafe { sys::mlx_min_axis(out, a.raw(), axis, keep_dims, stream) })
+}
+
+pub fn mean(a: &Array, axis: i32, keep_dims: bool) -> Result<Array> {
+    let stream = Stream::current();
+    // SAFETY: the handle is valid for the call.
+    Array::made_by(|out| unsafe { sys::mlx_mean_axis(out, a.raw(), axis, keep_dims, stream) })
+}
+
+/// To whole numbers, ties to even.
+pub fn round(a: &Array) -> Result<Array> {
+    let stream = Stream::current();
+    // SAFETY: the handle is valid for the call.
+    Array::made_by(|out| unsafe { sys::mlx_round(out, a.raw(), 0, stream) })
+}
+
+/// Brings elements below `low` or above `high` there.
+pub fn clip(a: &Array, low: &Array, high: &Array) -> Result<Array> {
+    let stream = Stream::current();
+    // SAFETY: the handles are valid for the call.
+    Array::made_by(|out| unsafe { sys::mlx_clip(out, a.raw(), low.raw(), high.raw(), stream) })
+}
+
+/// How many elements of the ascending `sorted` are less than each of `values`: uint32.
+pub fn count_below(sorted: &Array, values: &Array) -> Result<Array> {
+    let stream = Stream::current();
+    // SAFETY: the handles are valid for the call; the side is NUL-terminated.
+    Array::made_by(|out| unsafe {
+        sys::mlx_searchsorted(out, sorted.raw(), values.raw(), c"left".as_ptr(), stream)
+    })
 }
 
 /// The least index of the greatest element along `axis`: uint32.

@@ -15,6 +15,7 @@ mod packed;
 mod pointwise;
 mod rope;
 mod scores;
+mod turboquant;
 
 pub use attention::{KeysValues, attention, attention_of_one, merge_heads, split_heads};
 pub use embedding::{embedding, token_ids};
@@ -24,3 +25,4 @@ pub use linear::{Linear, Weight, linear};
 pub use pointwise::{add, rms_norm, silu_gate};
 pub use rope::{Llama3Scaling, Rope, rope};
 pub use scores::{argmax, last_row, log_probabilities, logsumexp};
+pub use turboquant::{EncodedKeys, EncodedValues, TurboQuant};

@@ -24,9 +24,23 @@ pub const GROUP: usize = 32;
 /// Added to scales before a division by them.
 pub const EPSILON: f32 = 1e-8;
 
-/// Whether keys can have so many bits.
-pub fn has_key_bits(bits: u32) -> bool {
-    matches!(bits, 2 | 4 | 5 | 8)
+/// Whether there is the format for so many bits and dimensions of a head; if not, why.
+pub fn supported(
+    key_bits: u32,
+    value_bits: u32,
+    key_dims: usize,
+    value_dims: usize,
+) -> Result<(), &'static str> {
+    if !matches!(key_bits, 2 | 4 | 5 | 8) {
+        return Err("TurboQuant keys can have 2, 4, 5 or 8 bits");
+    }
+    if centroids(value_bits).is_none() {
+        return Err("TurboQuant values can have 2, 3, 4, 5 or 8 bits");
+    }
+    if negative(key_dims).is_none() || negative(value_dims).is_none() {
+        return Err("TurboQuant needs heads of 64, 128, 256 or 512 dimensions");
+    }
+    Ok(())
 }
 
 /// The signs of the rotation for a head of so many dimensions: bit i mod 64 of word i / 64 is set where number i is

@@ -28,14 +28,14 @@ struct Piece<'a> {
 }
 
 impl Work<'_> {
-    /// Computes each row's softmax and weighted values in one block, relative to the block's largest score.
+    /// Computes each row's softmax and weighted values in a part of one block, relative to the largest score there.
     #[inline(always)]
-    pub fn block<S: Lanes>(&self, s: S, block: usize, scratch: &mut Scratch) {
+    pub fn block<S: Lanes>(&self, s: S, (part, block): (usize, usize), scratch: &mut Scratch) {
         let base = block * BLOCK;
         let (mut lowest, mut highest) = (BLOCK, 0);
         scratch.in_block.clear();
-        for &(low, high) in &scratch.visible {
-            let (low, high) = (low.max(base), high.min(base + BLOCK));
+        for visible in &scratch.visible {
+            let (low, high) = (visible[part].0.max(base), visible[part].1.min(base + BLOCK));
             if low < high {
                 lowest = lowest.min(low - base);
                 highest = highest.max(high - base);

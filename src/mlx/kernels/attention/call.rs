@@ -1,13 +1,12 @@
 //! A whole call: cutting it into units of work and running them on the pool.
 
 use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::aligned::Aligned;
 use super::shape::{Attention, GROUP, KvForm, Mask, Sequence};
 use super::softmax::{Total, finish, merge};
-use super::tile::{Scratch, Tile, Work, tile_queries};
+use super::tile::{Scratch, Tile, Work, sees, tile_queries};
 use super::turbo;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::{Panicked, Pool};
@@ -96,15 +95,19 @@ fn check(attention: &Attention<'_>, sequences: &[Sequence<'_>], queries: &[f32],
         assert!(sequence.first_position.is_multiple_of(GROUP), "first position");
         for (index, span) in sequence.spans.iter().enumerate() {
             let last = index + 1 == sequence.spans.len();
+            assert!(last || span.len.is_multiple_of(GROUP), "length of a span before the last");
+            if span.is_absent() {
+                continue;
+            }
             assert!(
                 span.capacity.is_multiple_of(GROUP) && span.first.is_multiple_of(GROUP),
                 "alignment of a span"
             );
             assert!(span.first + span.len <= span.capacity, "a span leaves its slab");
-            assert!(last || span.len.is_multiple_of(GROUP), "length of a span before the last");
             assert!(span.keys.len() >= shape.key_bytes(span.capacity), "slab of keys");
             assert!(span.values.len() >= shape.value_bytes(span.capacity), "slab of values");
         }
+        assert!(!sees_absent(attention, sequence), "a query sees an absent position");
         let keys = sequence.end() - sequence.first_position;
         let masked = match sequence.mask {
             None => sequence.queries * keys,
@@ -113,6 +116,20 @@ fn check(attention: &Attention<'_>, sequences: &[Sequence<'_>], queries: &[f32],
         };
         assert_eq!(masked, sequence.queries * keys, "length of a mask");
     }
+}
+
+/// Whether a query sees a position without memory.
+fn sees_absent(attention: &Attention<'_>, sequence: &Sequence<'_>) -> bool {
+    let (mut start, end) = (sequence.first_position, sequence.end());
+    sequence.spans.iter().any(|span| {
+        let (first, behind) = (start, start + span.len);
+        start = behind;
+        span.is_absent()
+            && (0..sequence.queries).any(|query| {
+                let seen = sees(attention, sequence, end, query);
+                seen.iter().any(|(low, high)| first.max(*low) < behind.min(*high))
+            })
+    })
 }
 
 /// Absolute starts of all spans, sequence by sequence.
@@ -146,18 +163,18 @@ struct Call<'a> {
 /// One claim of a thread.
 struct Unit {
     tile: usize,
-    /// The block to compute, whose result goes into a slot; or none: all blocks and the rows' results.
-    block: Option<usize>,
+    /// The visit to compute, whose result goes into a slot; or none: all of them and the rows' results.
+    visit: Option<usize>,
 }
 
 struct Plan {
     /// Each with its first span in `Call::starts`.
     tiles: Vec<(Tile, usize)>,
     units: Vec<Unit>,
-    /// For each tile the blocks that are not computed yet. Empty if no tile is split.
+    /// For each tile the visits that are not computed yet. Empty if no tile is split.
     missing: Vec<AtomicUsize>,
-    /// For each tile its first block and the floats before its slots.
-    slots_of: Vec<(usize, usize)>,
+    /// For each tile the floats before its slots.
+    slots_of: Vec<usize>,
     /// Of all slots.
     slot_floats: usize,
     multiplications: usize,
@@ -209,21 +226,21 @@ impl Call<'_> {
         let split = threads > 1 && plan.tiles.len() < 8 * threads;
         for (index, &(tile, starts)) in plan.tiles.iter().enumerate() {
             let work = self.work(tile, starts);
-            let (first, end) = work.blocks();
-            let positions = (end - first) * super::shape::BLOCK;
+            let visits = work.blocks().visits();
+            let positions = visits * super::shape::BLOCK;
             let positions = positions.min(work.end - work.sequence.first_position);
             plan.multiplications += work.rows() * positions * (shape.key_dims + shape.value_dims);
-            plan.slots_of.push((first, plan.slot_floats));
-            let floats = plan.slot_floats + (end - first) * work.slot_floats();
+            plan.slots_of.push(plan.slot_floats);
+            let floats = plan.slot_floats + visits * work.slot_floats();
             let fits = work.rows() <= SPLIT_ROWS && floats <= SPLIT_FLOATS;
-            if split && fits && end - first > 1 {
-                plan.units.extend((first..end).map(|block| Unit { tile: index, block: Some(block) }));
+            if split && fits && visits > 1 {
+                plan.units.extend((0..visits).map(|visit| Unit { tile: index, visit: Some(visit) }));
                 plan.slot_floats = floats;
             } else {
-                plan.units.push(Unit { tile: index, block: None });
+                plan.units.push(Unit { tile: index, visit: None });
             }
             if split {
-                plan.missing.push(AtomicUsize::new(end - first));
+                plan.missing.push(AtomicUsize::new(visits));
             }
         }
         plan
@@ -250,24 +267,24 @@ impl Task for Run<'_> {
         let rows = work.rows();
         let stride = work.value_stride();
         work.prepare(s, self.scratch);
-        let (first, end) = work.blocks();
-        let (block, stop) = self.unit.block.map_or((first, end), |block| (block, block + 1));
-        for block in block..stop {
-            work.block(s, block, self.scratch);
-            if self.unit.block.is_none() {
+        let blocks = work.blocks();
+        let (visit, stop) = self.unit.visit.map_or((0, blocks.visits()), |visit| (visit, visit + 1));
+        for visit in visit..stop {
+            work.block(s, blocks.visit(visit), self.scratch);
+            if self.unit.visit.is_none() {
                 let all = self.scratch.all_values.floats(rows * stride);
                 let values = self.scratch.block_values.floats(rows * stride);
                 let totals = &self.scratch.block_totals;
                 merge(s, &mut self.scratch.all_totals, all, totals, values, stride);
             }
         }
-        if let (Some(block), Some(missing)) = (self.unit.block, self.missing) {
-            self.keep(block, rows, stride);
+        if let (Some(visit), Some(missing)) = (self.unit.visit, self.missing) {
+            self.keep(visit, rows, stride);
             // The last one to finish sees what the others wrote.
             if missing.fetch_sub(1, Ordering::AcqRel) != 1 {
                 return;
             }
-            self.merge_kept(s, first..end, rows, stride);
+            self.merge_kept(s, blocks.visits(), rows, stride);
         }
         let all = self.scratch.all_values.floats(rows * stride);
         let dims = self.call.attention.shape.value_dims;
@@ -287,22 +304,21 @@ impl Task for Run<'_> {
 }
 
 impl Run<'_> {
-    /// The slot of a block of the unit's tile: the rows' weighted values, then their totals.
+    /// The slot of a visit of the unit's tile: the rows' weighted values, then their totals.
     #[inline(always)]
-    fn slot(&self, block: usize, size: usize) -> *mut f32 {
-        let (first, before) = self.plan.slots_of[self.unit.tile];
-        let at = before + (block - first) * size;
+    fn slot(&self, visit: usize, size: usize) -> *mut f32 {
+        let at = self.plan.slots_of[self.unit.tile] + visit * size;
         assert!(at + size <= self.plan.slot_floats);
         // SAFETY: there is memory for all slots.
         unsafe { self.partial.0.add(at) }
     }
 
-    /// Keeps what was computed of a block in its slot.
+    /// Keeps what was computed at a visit in its slot.
     #[inline(always)]
-    fn keep(&mut self, block: usize, rows: usize, stride: usize) {
+    fn keep(&mut self, visit: usize, rows: usize, stride: usize) {
         let size = rows * (stride + 2);
-        let slot = self.slot(block, size);
-        // SAFETY: `slot` saw that there is room. It is this unit's until the count of missing blocks falls.
+        let slot = self.slot(visit, size);
+        // SAFETY: `slot` saw that there is room. It is this unit's until the count of missing visits falls.
         let floats = unsafe { std::slice::from_raw_parts_mut(slot, size) };
         let (values, totals) = floats.split_at_mut(rows * stride);
         values.copy_from_slice(self.scratch.block_values.floats(rows * stride));
@@ -311,13 +327,13 @@ impl Run<'_> {
         }
     }
 
-    /// Merges all blocks of the tile in order.
+    /// Merges all visits of the tile in order.
     #[inline(always)]
-    fn merge_kept<S: Lanes>(&mut self, s: S, blocks: Range<usize>, rows: usize, stride: usize) {
+    fn merge_kept<S: Lanes>(&mut self, s: S, visits: usize, rows: usize, stride: usize) {
         let size = rows * (stride + 2);
-        for block in blocks {
+        for visit in 0..visits {
             // SAFETY: all units of this tile have filled their slots, and none touches them again.
-            let floats = unsafe { std::slice::from_raw_parts(self.slot(block, size), size) };
+            let floats = unsafe { std::slice::from_raw_parts(self.slot(visit, size), size) };
             let (values, totals) = floats.split_at(rows * stride);
             let all = self.scratch.all_values.floats(rows * stride);
             let mut kept = [Total::EMPTY; SPLIT_ROWS];

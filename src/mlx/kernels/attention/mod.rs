@@ -5,7 +5,8 @@
 //! order, starting from 0, of the query times `scale`; then soft cap and mask. With m the largest score, weights
 //! are e^(score - m); their sum goes over sixteen partial sums (position mod 16) and a fixed tree; each output
 //! dimension is one chain of fused multiply-adds over the positions in order. Blocks are merged in the order of
-//! their positions, then the values are divided by the sum of weights.
+//! their positions, then the values are divided by the sum of weights. Where the first positions are kept besides a
+//! window, a block that has kept and other positions is two.
 //!
 //! A position that a query does not see, by order or window, has no influence on its row whatever is stored
 //! there. One that only a mask hides has the weight 0, and its value must be finite.

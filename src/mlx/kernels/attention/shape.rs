@@ -103,14 +103,7 @@ impl KvShape {
                 )
             }
             KvForm::Turbo { key_bits, value_bits } => {
-                needs(turboquant::has_key_bits(key_bits), "TurboQuant keys can have 2, 4, 5 or 8 bits")?;
-                let centroids = turboquant::centroids(value_bits);
-                needs(centroids.is_some(), "TurboQuant values can have 2, 3, 4, 5 or 8 bits")?;
-                let rotated = |dims| turboquant::negative(dims).is_some();
-                needs(
-                    rotated(self.key_dims) && rotated(self.value_dims),
-                    "TurboQuant needs heads of 64, 128, 256 or 512 dimensions",
-                )
+                turboquant::supported(key_bits, value_bits, self.key_dims, self.value_dims)
             }
         }
     }
@@ -137,6 +130,18 @@ pub struct Span<'a> {
     pub len: usize,
 }
 
+impl Span<'_> {
+    /// A run of positions that no query of the call sees by order, window and `keep`: it has no memory.
+    pub fn absent(len: usize) -> Span<'static> {
+        Span { keys: &[], values: &[], capacity: 0, first: 0, len }
+    }
+
+    /// Whether the span has positions without memory.
+    pub(super) fn is_absent(&self) -> bool {
+        self.capacity == 0 && self.len > 0
+    }
+}
+
 /// An additional mask of one sequence, `[queries][keys]`, where key 0 is the sequence's `first_position`.
 /// It hides positions besides those hidden by order and window.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +158,7 @@ pub struct Sequence<'a> {
     pub queries: usize,
     /// Absolute position of the first query.
     pub position: usize,
-    /// Cover positions from `first_position` in order without gaps. Each starts at an absolute multiple of 16,
+    /// Cover positions from `first_position` in order without gaps (but see [`Span::absent`]). Each starts at an absolute multiple of 16,
     /// so all but the last have a length that is a multiple of 16.
     pub spans: &'a [Span<'a>],
     /// Absolute position of the first stored position: a multiple of 16.
@@ -178,8 +183,11 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// Whether a query sees only positions up to its own.
     pub causal: bool,
-    /// A query at position p does not see positions ≤ p - window.
+    /// A query at position p does not see positions ≤ p - window, except for the first `keep`.
     pub window: Option<usize>,
+    /// Positions from 0 on that the window does not hide. They are a part of their own, which comes first: blocks of the
+    /// others begin behind them.
+    pub keep: usize,
     /// Scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
     /// One logit a head that takes part in the denominator and has no value.

@@ -45,10 +45,10 @@ pub struct Scratch {
     pub block_totals: Vec<Total>,
     pub all_totals: Vec<Total>,
     pub strips: Vec<Strip>,
-    /// Absolute positions that each row sees: from, up to.
-    pub visible: Vec<(usize, usize)>,
+    /// Absolute positions that each row sees: kept ones, and the others.
+    pub visible: Vec<[Reach; 2]>,
     /// The same within the block at hand; empty rows are (0, 0).
-    pub in_block: Vec<(usize, usize)>,
+    pub in_block: Vec<Reach>,
 }
 
 /// Rows that are computed together.
@@ -56,6 +56,36 @@ pub struct Scratch {
 pub struct Strip {
     pub first: usize,
     pub rows: usize,
+}
+
+/// Positions: from, up to.
+pub type Reach = (usize, usize);
+
+/// What query number `query` of a sequence whose positions end at `end` sees: kept positions, and the others.
+#[inline(always)]
+pub fn sees(attention: &Attention<'_>, sequence: &Sequence<'_>, end: usize, query: usize) -> [Reach; 2] {
+    let position = sequence.position + query;
+    let high = if attention.causal { end.min(position + 1) } else { end };
+    let first = sequence.first_position;
+    let low = attention.window.map_or(first, |window| (position + 1).saturating_sub(window).max(first));
+    [(first, high.min(attention.keep)), (low.max(attention.keep), high)]
+        .map(|(low, high)| if low < high { (low, high) } else { (low, low) })
+}
+
+/// The blocks that a tile visits: from, up to, of kept positions and of the others.
+pub struct Blocks([(usize, usize); 2]);
+
+impl Blocks {
+    /// How many visits there are.
+    pub fn visits(&self) -> usize {
+        self.0.iter().map(|(first, end)| end - first).sum()
+    }
+
+    /// Visit number `index`: the part of what a row sees, and the block.
+    pub fn visit(&self, index: usize) -> (usize, usize) {
+        let [(first, end), (others, _)] = self.0;
+        if index < end - first { (0, first + index) } else { (1, others + index - (end - first)) }
+    }
 }
 
 /// A tile with its surroundings.
@@ -103,29 +133,25 @@ impl Work<'_> {
         self.rows() * (self.value_stride() + 2)
     }
 
-    /// The positions that a query of the tile sees: from, up to.
+    /// What a query of the tile sees.
     #[inline(always)]
-    fn sees(&self, query: usize) -> (usize, usize) {
-        let position = self.sequence.position + self.tile.query + query;
-        let high = if self.attention.causal { self.end.min(position + 1) } else { self.end };
-        let low = match self.attention.window {
-            Some(window) => (position + 1).saturating_sub(window).max(self.sequence.first_position),
-            None => self.sequence.first_position,
-        };
-        if low < high { (low, high) } else { (low, low) }
+    fn sees(&self, query: usize) -> [Reach; 2] {
+        sees(self.attention, self.sequence, self.end, self.tile.query + query)
     }
 
-    /// The blocks of which the tile sees something: from, up to. The outermost queries decide.
-    pub fn blocks(&self) -> (usize, usize) {
-        let (mut first, mut end) = (usize::MAX, 0);
-        for query in [0, self.tile.queries - 1] {
-            let (low, high) = self.sees(query);
-            if low < high {
-                first = first.min(low / BLOCK);
-                end = end.max(high.div_ceil(BLOCK));
+    /// The blocks of which the tile sees something. The outermost queries decide.
+    pub fn blocks(&self) -> Blocks {
+        let outermost = [0, self.tile.queries - 1].map(|query| self.sees(query));
+        Blocks([0, 1].map(|part| {
+            let (mut first, mut end) = (usize::MAX, 0);
+            for (low, high) in outermost.map(|sees| sees[part]) {
+                if low < high {
+                    first = first.min(low / BLOCK);
+                    end = end.max(high.div_ceil(BLOCK));
+                }
             }
-        }
-        (first.min(end), end)
+            (first.min(end), end)
+        }))
     }
 
     /// Packs the queries and notes what each row sees.

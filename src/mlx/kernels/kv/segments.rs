@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::blocks::{Block, Pools};
 use crate::base::{Error, Result};
 use crate::mlx::Array;
-use crate::mlx::kernels::attention::{GROUP, KvShape};
+use crate::mlx::kernels::attention::{GROUP, KvShape, Source, Target, convert};
+use crate::mlx::kernels::threads;
 
 /// Keys and values of consecutive tokens. Only the kernels know their order.
 ///
@@ -152,10 +153,10 @@ impl Segments {
         // this value has waited for all up to the fork. The new one is known to nobody yet.
         let (from, to) = unsafe { (from.bytes(), to.bytes_mut()) };
         let keys = self.shape.key_bytes(self.tokens);
-        let live = live.next_multiple_of(GROUP);
         for part in [0..keys, keys..from.len()] {
+            // Sixteen tokens of a head lie together.
             let head = part.len() / self.shape.kv_heads;
-            let bytes = head / self.tokens * live;
+            let bytes = head / (self.tokens / GROUP) * live.div_ceil(GROUP);
             let heads = from[part.clone()].chunks_exact(head).zip(to[part].chunks_exact_mut(head));
             for (from, to) in heads {
                 to[..bytes].copy_from_slice(&from[..bytes]);
@@ -191,8 +192,11 @@ impl Segments {
         let (from, memory) = unsafe { (from.bytes(), to.bytes_mut()) };
         let (old_keys, old_values) = from.split_at(self.shape.key_bytes(self.tokens));
         let (keys, values) = memory.split_at_mut(shape.key_bytes(self.tokens));
-        let _ = (old_keys, old_values, keys, values, live);
-        return Err(Error::unsupported("TODO"));
+        let capacity = self.tokens;
+        let source = Source { shape: self.shape, keys: old_keys, values: old_values, capacity };
+        let target = Target { shape: *shape, keys, values, capacity };
+        convert(&*threads::pool()?, &source, target, live)?;
+        Ok(to)
     }
 
     /// Gives up the segments that hold nothing of the first `keep` tokens.

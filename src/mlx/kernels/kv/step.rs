@@ -194,6 +194,7 @@ impl Step {
             scale,
             causal: true,
             window: self.visible.window,
+            keep: self.visible.keep,
             soft_cap: None,
             sinks: None,
         };
@@ -205,7 +206,8 @@ impl Step {
                 break;
             }
             let Some(block) = block else {
-                return Err(Error::internal("a token that is looked at was given up"));
+                spans.push(Span::absent(len));
+                continue;
             };
             // SAFETY: operations run on one thread after the other, and what is not an operation writes only to
             // segments that no operation knows.

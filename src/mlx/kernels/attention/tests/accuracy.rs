@@ -49,6 +49,7 @@ fn random_shapes_are_within_the_bound() {
             scale: random.one_of(&[0.125, 0.3, 1.0]),
             causal: random.within(0, 5) > 0,
             window: random.one_of(&[None, None, Some(1), Some(17), Some(100), Some(256), Some(300)]),
+            keep: 0,
             soft_cap: random.one_of(&[None, None, Some(5.0), Some(50.0)]),
             sinks: random.one_of(&[None, Some(())]).map(|()| &sinks[..]),
         };

@@ -3,6 +3,7 @@
 mod accuracy;
 mod affine;
 mod invariance;
+mod keep;
 mod limits;
 mod turbo;
 
@@ -255,7 +256,7 @@ pub fn reference(attention: &Attention<'_>, row: &Row) -> Vec<(f64, f64)> {
             for t in 0..row.len {
                 let at = row.first_position + t;
                 if attention.causal && at > position
-                    || attention.window.is_some_and(|window| at + window <= position)
+                    || at >= attention.keep && attention.window.is_some_and(|window| at + window <= position)
                 {
                     continue;
                 }
@@ -277,7 +278,7 @@ pub fn reference(attention: &Attention<'_>, row: &Row) -> Vec<(f64, f64)> {
             let sink = attention.sinks.map(|sinks| f64::from(sinks[head]));
             let largest = scores.iter().map(|s| s.1).chain(sink).fold(f64::NEG_INFINITY, f64::max);
             let denominator: f64 = scores.iter().map(|s| s.1).chain(sink).map(|s| (s - largest).exp()).sum();
-            let blocks = row.len.div_ceil(BLOCK) as f64 + 1.0;
+            let blocks = row.len.div_ceil(BLOCK) as f64 + 2.0;
             let cap = attention.soft_cap.map_or(0.0, |cap| 16.0 * f64::from(cap));
             let relative = 2.0 * ((shape.key_dims + 3) as f64 * size + cap) + 256.0 + 6.0 + 4.0 * blocks;
             for dim in 0..shape.value_dims {
@@ -309,6 +310,7 @@ pub fn plain(heads: usize, kv_heads: usize, dims: usize) -> Attention<'static> {
         scale: (dims as f32).powf(-0.5),
         causal: true,
         window: None,
+        keep: 0,
         soft_cap: None,
         sinks: None,
     }

@@ -78,11 +78,15 @@ class Side:
         return json.loads(line)
 
     def ask(self, op: str, **arguments: Any) -> float:
+        value: float = self.ask_all(op, **arguments)
+        return value
+
+    def ask_all(self, op: str, **arguments: Any) -> Any:
+        """The same for answers of several values."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
         self._process.stdin.flush()
-        value: float = self._answer()
-        return value
+        return self._answer()
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -90,10 +94,10 @@ class Side:
         self._process.wait()
 
 
-def ours(path: Path, threads: int = THREADS) -> Side:
+def ours(path: Path, threads: int = THREADS, script: str = "worker_ours.py") -> Side:
     variables = {**os.environ, "PYTHONPATH": str(BINDING)}
     variables.setdefault("MLXGEN_LIBRARY", str(REAL_LIBRARY))
-    return Side("worker_ours.py", [str(path), str(threads)], variables)
+    return Side(script, [str(path), str(threads)], variables)
 
 
 def reference(path: Path, same_blas: bool) -> Side:
@@ -267,6 +271,80 @@ def growth(_pairs: int) -> List[Figure]:
     return figures
 
 
+def schemes(pairs: int) -> List[Figure]:
+    """Cache sets with options: memory, speed and likeness to the default; forks and truncation."""
+    side = ours(smollm2(), script="worker_schemes.py")
+    names: List[str] = side.info["schemes"]
+    bounds = {"4-bit": 0.32, "TurboQuant k8v3": 0.42}
+    figures = []
+    plain = side.ask("bytes", scheme="plain", prompt=prompt(4096))
+    for name in names:
+        size = side.ask("bytes", scheme=name, prompt=prompt(4096))
+        figures.append(
+            Figure(
+                f"bytes of a token at 4096, {name}, of half precision", size / plain, "x",
+                bounds.get(name), True, f"{size:.0f} bytes",
+            )
+        )
+    for context, count in ((4096, 24), (512, 48)):
+        tokens = prompt(context)
+        speeds: Dict[str, List[float]] = {name: [] for name in names}
+        for turn in range(pairs + 1):
+            for name in names if turn % 2 else reversed(names):
+                speed = side.ask("decode", scheme=name, prompt=tokens, count=count)
+                if turn > 0:  # the first turn reads the prompt
+                    speeds[name].append(speed)
+        for name in names[1:]:
+            ratios = [a / b for a, b in zip(speeds[name], speeds["plain"])]
+            figures.append(
+                Figure(
+                    f"decode at {context}, {name}, against plain", statistics.median(ratios), "x",
+                    1.0 if (name, context) == ("4-bit", 4096) else None,
+                    detail=f"{statistics.median(speeds[name]):.3g} against "
+                    f"{statistics.median(speeds['plain']):.3g} tokens/s, {pairs} pairs",
+                )
+            )
+        if context == 4096:
+            figures.extend(forks(side, tokens, pairs))
+        side.ask("forget")
+    base = side.ask("surprise", scheme="float32", texts=4, tokens=256)
+    for name in names:
+        surprise = side.ask("surprise", scheme=name, texts=4, tokens=256)
+        figures.append(
+            Figure(
+                f"perplexity, {name}, over float32 keys and values", math.exp(surprise - base), "x",
+                detail=f"{math.exp(surprise):.4f} on 4 texts of 256 tokens",
+            )
+        )
+    side.close()
+    return figures
+
+
+def forks(side: Side, tokens: List[int], pairs: int) -> List[Figure]:
+    """Forks and truncation of a set that holds `tokens`."""
+    runs = [side.ask_all("fork", prompt=tokens) for _ in range(2 * pairs)]
+    taken, segments = (statistics.median(run[key] for run in runs) for key in ("seconds", "segments"))
+    fork = statistics.median(run["fork_seconds"] for run in runs)
+    cut = side.ask("truncate", prompt=tokens)
+    before, after = [], []
+    for _ in range(pairs):
+        before.append(side.ask("decode", scheme="plain", prompt=tokens, count=65))
+        side.ask_all("fork", prompt=tokens)
+        after.append(side.ask("decode", scheme="plain", prompt=tokens, count=65))
+    return [
+        Figure(
+            "fork of 4096 tokens and the first append on both sides", 1000 * taken, "ms", 3, True,
+            f"beyond two appends; the fork alone {1e6 * fork:.0f} µs",
+        ),
+        Figure("new bytes after that, in segments of each layer", segments, "", 1, True),
+        Figure("truncate", 1e6 * cut, "µs", 100, True, "10 of 4096 tokens, through Python"),
+        Figure(
+            "64 tokens after a fork, against before", statistics.median(a / b for a, b in zip(after, before)),
+            "x", detail=f"{pairs} pairs",
+        ),
+    ]
+
+
 def compiled(name: str, library: Optional[Path]) -> Path:
     """A C program of this folder, linked to the library where it lies, if it needs one."""
     OUT.mkdir(parents=True, exist_ok=True)
@@ -365,6 +443,7 @@ GROUPS: Dict[str, Callable[[int], List[Figure]]] = {
     "half": half_precision,
     "bandwidth": bandwidth,
     "growth": growth,
+    "schemes": schemes,
     "llama.cpp": against_llama_cpp,
 }
 

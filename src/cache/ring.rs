@@ -223,19 +223,17 @@ impl Ring {
         if end <= window {
             return Ok(Mask::Causal);
         }
-        if self.keep == 0 {
-            let window = Array::from_slice(&[window as i32], &[])?;
-            let (rows, keys) = positions(before, end)?;
-            let near = prim::less(&rows, &prim::add(&keys, &window)?)?;
-            return Ok(Mask::Array(prim::logical_and(&prim::greater_equal(&rows, &keys)?, &near)?));
-        }
-        let (rows, keys) = positions(before, end)?;
+        let row = |from: usize| prim::arange(from as f64, end as f64, 1.0, Dtype::Int32);
+        let (rows, keys) = (prim::expand_dims(&row(before)?, 1)?, prim::expand_dims(&row(0)?, 0)?);
+        let count = |number: usize| Array::from_slice(&[number as i32], &[]);
+        let nearness = if self.keep == 0 {
+            keys.clone()
+        } else {
+            // A kept key is never too far away.
+            prim::select(&prim::less(&keys, &count(self.keep)?)?, &count(end)?, &keys)?
+        };
         let behind = prim::greater_equal(&rows, &keys)?;
-        // A kept key is as near as the query itself.
-        let kept = prim::less(&keys, &Array::from_slice(&[self.keep as i32], &[])?)?;
-        let nearness = prim::select(&kept, &Array::from_slice(&[end as i32], &[])?, &keys)?;
-        let latest = Array::from_slice(&[latest as i32], &[])?;
-        let near = prim::less(&rows, &prim::add(&nearness, &latest)?)?;
+        let near = prim::less(&rows, &prim::add(&nearness, &count(latest)?)?)?;
         Ok(Mask::Array(prim::logical_and(&behind, &near)?))
     }
 
@@ -258,10 +256,4 @@ fn ranges(plane: &Array, ranges: &[(usize, usize)]) -> Result<Array> {
     let parts: Vec<Array> =
         filled.map(|&(from, to)| planes::columns(plane, from, to)).collect::<Result<_>>()?;
     planes::joined(&parts)
-}
-
-/// The numbers of the queries' columns, `[queries, 1]`, and of all, `[1, end]`.
-fn positions(before: usize, end: usize) -> Result<(Array, Array)> {
-    let row = |from: usize| prim::arange(from as f64, end as f64, 1.0, Dtype::Int32);
-    Ok((prim::expand_dims(&row(before)?, 1)?, prim::expand_dims(&row(0)?, 0)?))
 }

@@ -392,6 +392,16 @@ fn lies_are_named() {
     let mut missing = entry("rotating");
     missing.header.remove("keep");
     assert_eq!(field_of(&refused(&missing)), "keep");
+    let mut part = json!({"kind": "ssm", "offset": 0, "slots": [false], "tensors": 0});
+    for depth in 1..100 {
+        let header = json!({"offset": 0, "parts": [part.clone()]}).as_object().unwrap().clone();
+        let list = Entry { kind: "list".into(), header, tensors: Vec::new() };
+        match provider.load(&list) {
+            Ok(_) => assert!(depth < 10, "{depth}"),
+            Err(_) => assert_eq!((field_of(&refused(&list)), depth > 5), ("parts", true), "{depth}"),
+        }
+        part = json!({"kind": "list", "offset": 0, "parts": [part], "tensors": 0});
+    }
     // Tensors of another shape or type.
     let mut other = entry("kv");
     let halves = prim::astype(&other.tensors[1].to_array().unwrap(), Dtype::Float16).unwrap();

@@ -102,7 +102,8 @@ impl BlockPool {
             let blocks = prim::take(plane, &indices, 0)?;
             let by_head = prim::transpose_axes(&blocks, &[1, 0, 2, 3])?;
             let row = prim::reshape(&by_head, &[1, plane.dim(1), columns, plane.dim(3)])?;
-            planes::columns(&row, 0, tokens)
+            // Blocks of one token would stay a view with large strides, with which the BLAS rounds in another order.
+            planes::columns(&prim::contiguous(&row)?, 0, tokens)
         };
         self.planes.iter().map(gather).collect()
     }

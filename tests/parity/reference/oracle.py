@@ -13,16 +13,16 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 STEP_CONSTANT = 0x9E3779B97F4A7C15
 
 
-#: Options of `generate_step` that choose its cache: max_kv_size, kv_bits, kv_group_size,
+#: What chooses the cache: `window` with `keep`, or options of `generate_step`: kv_bits, kv_group_size,
 #: quantized_kv_start.
 Scheme = Dict[str, Any]
 
 
 def new_cache(model: Any, scheme: Optional[Scheme]) -> Any:
     """An empty cache. A llama ignores max_kv_size, because it makes its caches itself; here it gets
-    those that `make_prompt_cache` makes for other models."""
-    if scheme and "max_kv_size" in scheme:
-        return [RotatingKVCache(scheme["max_kv_size"], keep=4) for _ in model.layers]
+    those that `make_prompt_cache` makes for other models, there with `keep` 4."""
+    if scheme and "window" in scheme:
+        return [RotatingKVCache(scheme["window"], keep=scheme["keep"]) for _ in model.layers]
     return make_prompt_cache(model)
 
 
@@ -36,7 +36,7 @@ def greedy(
         max_tokens=count,
         prefill_step_size=chunk,
         prompt_cache=new_cache(model, scheme),
-        **(scheme or {}),
+        **{name: value for name, value in (scheme or {}).items() if name not in ("window", "keep")},
     )
     return [int(token) for token, _ in steps]
 

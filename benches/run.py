@@ -305,7 +305,7 @@ def schemes(pairs: int) -> List[Figure]:
                 )
             )
         if context == 4096:
-            figures.extend(forks(side, tokens, pairs))
+            figures.extend(forks(side, prompt(4000), pairs))
         side.ask("forget")
     base = side.ask("surprise", scheme="float32", texts=4, tokens=256)
     for name in names:
@@ -333,11 +333,11 @@ def forks(side: Side, tokens: List[int], pairs: int) -> List[Figure]:
         after.append(side.ask("decode", scheme="plain", prompt=tokens, count=65))
     return [
         Figure(
-            "fork of 4096 tokens and the first append on both sides", 1000 * taken, "ms", 3, True,
+            "fork of 4000 tokens and the first append on both sides", 1000 * taken, "ms", 3, True,
             f"beyond two appends; the fork alone {1e6 * fork:.0f} µs",
         ),
         Figure("new bytes after that, in segments of each layer", segments, "", 1, True),
-        Figure("truncate", 1e6 * cut, "µs", 100, True, "10 of 4096 tokens, through Python"),
+        Figure("truncate", 1e6 * cut, "µs", 100, True, "10 of 4000 tokens, through Python"),
         Figure(
             "64 tokens after a fork, against before", statistics.median(a / b for a, b in zip(after, before)),
             "x", detail=f"{pairs} pairs",

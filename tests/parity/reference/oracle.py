@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import mlx.core as mx
 import numpy as np
@@ -81,6 +81,33 @@ def scores(
         mx.eval(row)
         rows.append(np.array(row))
     return np.stack(rows)
+
+
+def embedded(
+    model: Any, parts: List[Any], chunk: int, count: int
+) -> Tuple[List[int], np.ndarray]:
+    """Greedy tokens and the scores of their steps behind parts that are ids or rows of embeddings."""
+    table = model.model.embed_tokens
+    rows = [
+        table(mx.array(part))
+        if isinstance(part[0], int)
+        else mx.array(part).astype(table(mx.array([0])).dtype)
+        for part in parts
+    ]
+    whole = mx.concatenate(rows)
+    steps = generate_step(
+        mx.array([], mx.uint32), model, max_tokens=count, prefill_step_size=chunk, input_embeddings=whole
+    )
+    tokens = [int(token) for token, _ in steps]
+    cache, left = make_prompt_cache(model), whole
+    while len(left) > 1:
+        width = min(chunk, len(left) - 1)
+        model(mx.zeros((1, width), mx.uint32), cache=cache, input_embeddings=left[:width][None])
+        mx.eval([layer.state for layer in cache])
+        left = left[width:]
+    found = [model(mx.zeros((1, 1), mx.uint32), cache=cache, input_embeddings=left[None])]
+    found += [model(mx.array([[token]]), cache=cache) for token in tokens[:-1]]
+    return tokens, np.stack([np.array(row[0, -1].astype(mx.float32)) for row in found])
 
 
 def step_key(seed: int, step: int) -> mx.array:

@@ -58,6 +58,12 @@ class Server:
         np.save(out, oracle.scores(model, prompt, chunk, tokens[:-1], scheme))
         return tokens
 
+    def embedded(self, folder: str, parts: Any, chunk: int, count: int, out: str) -> Any:
+        """As `run` behind parts that are ids or rows of embeddings."""
+        tokens, scores = oracle.embedded(self.model(folder), parts, chunk, count)
+        np.save(out, scores)
+        return tokens
+
     def forced(self, folder: str, tokens: Any, out: str) -> None:
         """In the file `out` the scores after each of the tokens, read in one forward."""
         scores = self.model(folder)(mx.array([tokens]))[0]

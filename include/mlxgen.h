@@ -1630,8 +1630,10 @@ mlxgen_status mlxgen_cache_append(mlxgen_cache *cache,
  *
  * Threads: one call at a time per handle: a second one gives BUSY.
  * Ownership: `parts` and what they point to are read during the call. `cancel` may be NULL; nothing changes hands.
- * Codes: those of mlxgen_cache_append; INVALID_ARGUMENT also for embeddings of another width than the model's or
- * without a key; UNSUPPORTED (a kind of part that this version does not know).
+ * Codes: OK, CANCELLED, INVALID_ARGUMENT (also for no tokens, for an id beyond the vocabulary, with its position, and
+ * for embeddings of another width than the model's or without a key), UNSUPPORTED (a kind of part that this version
+ * does not know), OUT_OF_MEMORY, CONTEXT_FULL, BUSY (also while a stream holds the set), WRONG_STATE (suspended, or
+ * after mlxgen_shutdown), GPU_TIMEOUT, GPU_NOT_PERMITTED.
  * Since: 0.1.
  */
 mlxgen_status mlxgen_cache_append_parts(mlxgen_cache *cache,

@@ -24,6 +24,75 @@ static float *scores(mlxgen_cache *cache)
     return place;
 }
 
+static mlxgen_prompt_part tokens_part(const uint32_t *tokens, size_t count)
+{
+    mlxgen_prompt_part part;
+    EXPECT(OK, mlxgen_prompt_part_init, &part, sizeof part);
+    part.tokens = tokens;
+    part.token_count = count;
+    return part;
+}
+
+/* Rows of embeddings take the place of tokens, and what they are tells their key. */
+static void parts(mlxgen_model *model)
+{
+    mlxgen_model_description about = {.struct_size = sizeof about};
+    EXPECT(OK, mlxgen_model_info, model, &about, &error);
+    float *rows = calloc(3 * about.hidden, sizeof *rows);
+    CHECK(rows != NULL);
+    for (size_t index = 0; index < 3 * about.hidden; index++)
+        rows[index] = (float)index / 7;
+    mlxgen_prompt_part prompt[] = {tokens_part(some, 2), tokens_part(NULL, 0), tokens_part(some, 1)};
+    prompt[1].kind = MLXGEN_PART_EMBEDDINGS;
+    prompt[1].embeddings = rows;
+    prompt[1].embedding_rows = 3;
+    prompt[1].embedding_width = about.hidden;
+    prompt[1].key = "a";
+    prompt[1].key_size = 1;
+    mlxgen_cache *cache = new_cache(model), *other = new_cache(model);
+    CALL(OK, mlxgen_cache_append_parts, cache, prompt, 3, NULL, &error);
+    CHECK(token_count(cache) == 6);
+    mlxgen_buffer *held = NULL;
+    EXPECT(OK, mlxgen_cache_tokens, cache, &held, &error);
+    const uint32_t *ids = mlxgen_buffer_data(held);
+    CHECK(ids[1] == some[1] && ids[2] == UINT32_MAX && ids[4] == UINT32_MAX && ids[5] == some[0]);
+    mlxgen_buffer_release(held);
+    float *first = scores(cache);
+    rows[about.hidden] = 9;
+    EXPECT(OK, mlxgen_cache_append_parts, other, prompt, 3, NULL, &error);
+    CHECK(memcmp(first, scores(other), 260 * sizeof *first) != 0);
+    /* A generation goes on behind what is common: tokens, and rows of the same content. */
+    mlxgen_stream *stream = NULL;
+    mlxgen_event event = {.struct_size = sizeof event};
+    prompt[2] = tokens_part(some + 1, 1);
+    for (int same = 1; same >= 0; same--) {
+        prompt[1].key = same ? "a" : "b";
+        EXPECT(OK, mlxgen_stream_open, model, cache, prompt, 3, NULL, &stream, &error);
+        EXPECT(OK, mlxgen_stream_next, stream, MLXGEN_WAIT_FOREVER, &event, &error);
+        CHECK(event.kind == MLXGEN_EVENT_PREFILL && event.prefill_reused == (same ? 5 : 2));
+        EXPECT(OK, mlxgen_stream_close, stream, &error);
+        mlxgen_stream_release(stream);
+    }
+    mlxgen_cache_release(cache);
+    cache = new_cache(model);
+    prompt[1].key_size = 0;
+    CALL(INVALID_ARGUMENT, mlxgen_cache_append_parts, cache, prompt, 3, NULL, &error);
+    prompt[1].key_size = 1;
+    prompt[1].embedding_width--;
+    EXPECT(INVALID_ARGUMENT, mlxgen_cache_append_parts, cache, prompt, 3, NULL, &error);
+    prompt[1].embedding_width = SIZE_MAX / 2;
+    EXPECT(INVALID_ARGUMENT, mlxgen_cache_append_parts, cache, prompt, 3, NULL, &error);
+    prompt[1].embeddings = NULL;
+    prompt[1].embedding_width = about.hidden;
+    EXPECT(INVALID_ARGUMENT, mlxgen_cache_append_parts, cache, prompt, 3, NULL, &error);
+    prompt[1].kind = 77;
+    CALL(UNSUPPORTED, mlxgen_cache_append_parts, cache, prompt, 3, NULL, &error);
+    CHECK(token_count(cache) == 0);
+    free(rows);
+    mlxgen_cache_release(other);
+    mlxgen_cache_release(cache);
+}
+
 static void growing(mlxgen_model *model)
 {
     mlxgen_cache *cache = NULL;
@@ -144,6 +213,8 @@ static void refusals(mlxgen_model *model)
     check_field("tokens", 1);
     EXPECT(INVALID_ARGUMENT, mlxgen_cache_append, cache, NULL, 1, NULL, &error);
     CALL(CONTEXT_FULL, mlxgen_cache_append, cache, some, 9, NULL, &error);
+    mlxgen_prompt_part part = tokens_part(some, 9);
+    CALL(CONTEXT_FULL, mlxgen_cache_append_parts, cache, &part, 1, NULL, &error);
     CHECK(token_count(cache) == 0);
     EXPECT(OK, mlxgen_cache_append, cache, some, 8, NULL, &error);
     CALL(CONTEXT_FULL, mlxgen_cache_append, cache, some, 1, NULL, &error);
@@ -183,6 +254,8 @@ static void failures(mlxgen_engine *engine)
     EXPECT(OK, mlxgen_cache_append, cache, some, 1, NULL, &error);
     EXPECT(OK, mlxgen_engine_set_limits, engine, 5000, 0, &error);
     CALL(OUT_OF_MEMORY, mlxgen_cache_append, cache, some, 10, NULL, &error);
+    mlxgen_prompt_part part = tokens_part(some, 10);
+    CALL(OUT_OF_MEMORY, mlxgen_cache_append_parts, cache, &part, 1, NULL, &error);
     CHECK(token_count(cache) == 1);
     EXPECT(OK, mlxgen_engine_set_limits, engine, 1500, 0, &error);
     mlxgen_cache *fork = (mlxgen_cache *)model;
@@ -201,6 +274,15 @@ static void failures(mlxgen_engine *engine)
     CALL(GPU_NOT_PERMITTED, mlxgen_cache_append, cache, some, 10, NULL, &error);
     EXPECT(OK, mlxgen_cache_truncate, cache, 0, NULL, &error);
     EXPECT(OK, mlxgen_cache_append, cache, some, 10, NULL, &error);
+    mlxgen_cache_release(cache);
+    mlxgen_model_release(model);
+
+    model = load_model(engine, "{\"faults\": [{\"at\": \"logits\", \"count\": 1, \"code\": 14},"
+                               " {\"at\": \"prefill\", \"after\": 1, \"count\": 1, \"code\": 15}]}");
+    cache = new_cache(model);
+    CALL(GPU_TIMEOUT, mlxgen_cache_append_parts, cache, &part, 1, NULL, &error);
+    EXPECT(OK, mlxgen_cache_truncate, cache, 0, NULL, &error);
+    CALL(GPU_NOT_PERMITTED, mlxgen_cache_append_parts, cache, &part, 1, NULL, &error);
     mlxgen_cache_release(cache);
     mlxgen_model_release(model);
 
@@ -226,6 +308,8 @@ static void lent(mlxgen_model *model)
     mlxgen_cache *fork = (mlxgen_cache *)model;
     mlxgen_buffer *buffer = (mlxgen_buffer *)model;
     CALL(BUSY, mlxgen_cache_append, cache, some, 1, NULL, &error);
+    mlxgen_prompt_part part = tokens_part(some, 1);
+    CALL(BUSY, mlxgen_cache_append_parts, cache, &part, 1, NULL, &error);
     CALL(BUSY, mlxgen_cache_logits, cache, &buffer, &error);
     CALL(BUSY, mlxgen_cache_truncate, cache, 0, NULL, &error);
     CALL(BUSY, mlxgen_cache_fork, cache, &fork, &error);
@@ -242,20 +326,26 @@ static void lent(mlxgen_model *model)
 struct append {
     mlxgen_cache *cache;
     mlxgen_cancel *cancel;
+    int in_parts;
 };
 
 static void *append_much(void *argument)
 {
     struct append *append = argument;
     static uint32_t many[4000];
-    CALL(CANCELLED, mlxgen_cache_append, append->cache, many, COUNT(many), append->cancel, &error);
+    if (!append->in_parts) {
+        CALL(CANCELLED, mlxgen_cache_append, append->cache, many, COUNT(many), append->cancel, &error);
+        return NULL;
+    }
+    mlxgen_prompt_part part = tokens_part(many, COUNT(many));
+    CALL(CANCELLED, mlxgen_cache_append_parts, append->cache, &part, 1, append->cancel, &error);
     return NULL;
 }
 
-static void cancelled(mlxgen_engine *engine)
+static void cancelled(mlxgen_engine *engine, int in_parts)
 {
     mlxgen_model *model = load_model(engine, "{\"prefill_micros_per_token\": 500}");
-    struct append append = {.cache = new_cache(model)};
+    struct append append = {.cache = new_cache(model), .in_parts = in_parts};
     EXPECT(OK, mlxgen_cancel_new, &append.cancel, &error);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, append_much, &append) == 0);
@@ -282,11 +372,13 @@ int main(int argc, char **argv)
     mlxgen_engine *engine = new_engine();
     mlxgen_model *model = load_model(engine, "{}");
     growing(model);
+    parts(model);
     refusals(model);
     lent(model);
     mlxgen_model_release(model);
     failures(engine);
-    cancelled(engine);
+    cancelled(engine, 0);
+    cancelled(engine, 1);
     mlxgen_engine_release(engine);
     check_no_handles();
     return 0;

@@ -115,6 +115,7 @@ static void suspension(void)
     EXPECT(WRONG_STATE, mlxgen_cache_new, model, NULL, &fork, &error);
     EXPECT(WRONG_STATE, mlxgen_cache_fork, free_cache, &fork, &error);
     EXPECT(WRONG_STATE, mlxgen_cache_append, free_cache, part.tokens, 1, NULL, &error);
+    CALL(WRONG_STATE, mlxgen_cache_append_parts, free_cache, &part, 1, NULL, &error);
     EXPECT(WRONG_STATE, mlxgen_cache_truncate, free_cache, 0, NULL, &error);
     EXPECT(WRONG_STATE, mlxgen_stream_open, model, NULL, &part, 1, NULL, &second, &error);
     EXPECT(OK, mlxgen_engine_trim, engine, NULL, &error);

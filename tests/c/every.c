@@ -106,6 +106,7 @@ void every_function_is_refused(const struct objects *objects, const char *mark)
     REFUSED(mlxgen_cache_new, all->model, NULL, &cache, &error);
     IS_NULL(cache);
     REFUSED(mlxgen_cache_append, all->cache, &token, 1, NULL, &error);
+    REFUSED(mlxgen_cache_append_parts, all->cache, &part, 1, NULL, &error);
     buffer = (mlxgen_buffer *)objects;
     REFUSED(mlxgen_cache_logits, all->cache, &buffer, &error);
     IS_NULL(buffer);

@@ -204,7 +204,7 @@ static void refusals(mlxgen_engine *engine)
     EXPECT(INVALID_ARGUMENT, mlxgen_stream_open, model, NULL, &part, 1, NULL, &stream, &error);
     check_field("tokens", 2);
     part = prompt_part("ab");
-    part.kind = 2;
+    part.kind = 3;
     CALL(UNSUPPORTED, mlxgen_stream_open, model, NULL, &part, 1, NULL, &stream, &error);
     check_field("parts", 0);
     part.kind = 0;

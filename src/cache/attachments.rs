@@ -143,20 +143,20 @@ pub fn trimmable<'a>(
     Ok(true)
 }
 
-/// Computes all that caches and attachments are made of, at once. To be done before a store keeps them: what has not
-/// been computed holds what it is computed from.
+/// Computes the states of caches, and tensors of snapshots and attachments, all at once. To be done before a store keeps
+/// them: what has not been computed holds what it is computed from.
 pub fn materialize<'a>(
     caches: impl IntoIterator<Item = &'a dyn LayerCache>,
-    attachments: Option<&Attachments>,
+    tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> Result<()> {
     let mut arrays = Vec::new();
     for cache in caches {
         arrays.extend(cache.state()?);
     }
-    for tensor in attachments.iter().flat_map(|attachments| &attachments.tensors) {
-        if let Tensor::Array(array) = tensor {
-            arrays.push(array.clone());
-        }
-    }
+    let lazy = tensors.into_iter().filter_map(|tensor| match tensor {
+        Tensor::Array(array) => Some(array.clone()),
+        Tensor::Bytes { .. } => None,
+    });
+    arrays.extend(lazy);
     eval(&arrays)
 }

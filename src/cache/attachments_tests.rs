@@ -71,7 +71,12 @@ fn companion_caches_come_back_as_they_were() {
     assert_eq!(headers[1], Value::Null);
     assert_eq!(headers[3]["minimumReusableOffset"], 5);
     assert_eq!(attachments.tensors.len(), 1 + 2 + 2 + 6 + 1);
-    materialize(originals.iter().map(|cache| &**cache), Some(&attachments)).unwrap();
+    materialize(originals.iter().map(|cache| &**cache), &attachments.tensors).unwrap();
+    for tensor in &attachments.tensors {
+        let Tensor::Array(array) = tensor else { panic!("{tensor:?} is no array") };
+        assert!(array.is_available().unwrap());
+    }
+    materialize([], []).unwrap();
     let copy = attachments.clone();
     drop(attachments);
     let mut restored = copy.restore(fresh(), &Provider::built_in()).unwrap();

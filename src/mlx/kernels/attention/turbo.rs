@@ -58,24 +58,40 @@ impl<const BITS: u32> Stored for TurboValues<BITS> {
     const IN_PLACE: bool = false;
 }
 
-/// Runs `$body` for each number `$i` from 0 to 31, with the words that hold it and its first bit in them, both of
-/// which are constants once the loop is unrolled.
+/// Runs `$body` for each number `$i` from 0 to 31, with the words that hold it and its first bit in them.
+///
+/// Compilers keep such a loop, and then shifts are by numbers that they do not know. With wide registers, where that
+/// counts, it is written out.
 macro_rules! for_numbers {
     ($s:ident, $bits:ident, $rows:ident, |$i:ident, $words:ident, $shift:ident| $body:block) => {{
         let mut words = [$s.load_words(&$rows[0]); 8];
         for (word, row) in words.iter_mut().zip($rows) {
             *word = $s.load_words(row);
         }
-        for $i in 0..turboquant::GROUP {
-            let bit = $i as u32 * $bits;
-            let (word, shift) = ((bit / 32) as usize, bit % 32);
-            let ($words, $shift) = if shift + $bits > 32 {
-                ($s.joined(words[word], words[word + 1], shift), 0)
-            } else {
-                (words[word], shift)
-            };
-            $body
+        if S::WIDE {
+            for_numbers!(
+                [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31]
+                ($s, $bits, words, |$i, $words, $shift| $body)
+            );
+        } else {
+            for number in 0..turboquant::GROUP {
+                for_numbers!(number ($s, $bits, words, |$i, $words, $shift| $body));
+            }
         }
+    }};
+    ([$($n:literal)*] $arguments:tt) => {
+        $(for_numbers!($n $arguments);)*
+    };
+    ($n:tt ($s:ident, $bits:ident, $all:ident, |$i:ident, $words:ident, $shift:ident| $body:block)) => {{
+        let $i: usize = $n;
+        let bit = $i as u32 * $bits;
+        let (word, shift) = ((bit / 32) as usize, bit % 32);
+        let ($words, $shift) = if shift + $bits > 32 {
+            ($s.joined($all[word], $all[word + 1], shift), 0)
+        } else {
+            ($all[word], shift)
+        };
+        $body
     }};
 }
 
@@ -123,13 +139,21 @@ impl<const BITS: u32> Values for TurboValues<BITS> {
 }
 
 /// Quantises a group of 32 numbers. Gives scale and zero; `numbers` are as they are stored, not negative.
-pub fn quantise(from: &[f32], bits: u32, numbers: &mut [u32; turboquant::GROUP]) -> (f16, f16) {
-    let (mut low, mut high, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true);
-    for value in from {
-        low = if *value < low { *value } else { low };
-        high = if *value > high { *value } else { high };
-        finite &= value.is_finite();
+pub fn quantise(
+    from: &[f32; turboquant::GROUP],
+    bits: u32,
+    numbers: &mut [u32; turboquant::GROUP],
+) -> (f16, f16) {
+    let (mut lows, mut highs, mut finite) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES], true);
+    for values in from.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            lows[lane] = if values[lane] < lows[lane] { values[lane] } else { lows[lane] };
+            highs[lane] = if values[lane] > highs[lane] { values[lane] } else { highs[lane] };
+            finite &= values[lane].is_finite();
+        }
     }
+    let low = lows.into_iter().fold(f32::INFINITY, f32::min);
+    let high = highs.into_iter().fold(f32::NEG_INFINITY, f32::max);
     let signed = bits == 8;
     let steps = ((1_u32 << bits) - 1 - u32::from(signed)) as f32;
     let scale = (high - low) / steps;
@@ -156,13 +180,13 @@ pub fn quantise(from: &[f32], bits: u32, numbers: &mut [u32; turboquant::GROUP])
 pub fn store_key(bits: u32, from: &[f32], to: &mut [u8], lane: usize) {
     let mut numbers = [0; turboquant::GROUP];
     let blocks = to.chunks_exact_mut(2 * HALVES + bits as usize * ROW);
-    for (from, to) in from.chunks_exact(turboquant::GROUP).zip(blocks) {
+    for (from, to) in from.as_chunks().0.iter().zip(blocks) {
         let (scale, zero) = quantise(from, bits, &mut numbers);
         let (halves, rows) = to.split_at_mut(2 * HALVES);
         let halves = halves.as_chunks_mut::<2>().0;
         halves[lane] = scale.to_le_bytes();
         halves[LANES + lane] = zero.to_le_bytes();
-        // At most 7 bits wait while one more number is added.
+        // Less than a word waits while one more number is added.
         let (mut waiting, mut filled) = (0_u64, 0);
         let mut rows = rows.chunks_exact_mut(ROW);
         for number in numbers {
@@ -186,37 +210,54 @@ pub fn store_value(bits: u32, from: &[f32], to: &mut [u8], at: usize) {
     let rotated = &mut rotated[..from.len()];
     rotated.copy_from_slice(from);
     rotate(rotated);
-    let mask = (1_u64 << bits) - 1;
+    let mask = (1_u32 << bits) - 1;
     let first = at * from.len() / turboquant::GROUP;
-    for (group, numbers) in (first..).zip(rotated.chunks_exact(turboquant::GROUP)) {
-        let block_bytes = HALVES + bits as usize * ROW;
+    let block_bytes = HALVES + bits as usize * ROW;
+    for (group, values) in (first..).zip(rotated.chunks_exact_mut(turboquant::GROUP)) {
         let block = &mut to[group / LANES * block_bytes..][..block_bytes];
         let (scales, rows) = block.split_at_mut(HALVES);
-        let vectors = numbers.as_chunks::<LANES>().0;
-        let squares = std::array::from_fn(|lane| {
-            vectors[0][lane] * vectors[0][lane] + vectors[1][lane] * vectors[1][lane]
-        });
+        let rows = rows.as_chunks_mut::<4>().0.as_chunks_mut::<LANES>().0;
+        let vectors = values.as_chunks_mut::<LANES>().0;
+        let mut squares = [0.0; LANES];
+        for lane in 0..LANES {
+            squares[lane] = vectors[0][lane] * vectors[0][lane] + vectors[1][lane] * vectors[1][lane];
+        }
         let scale = (tree(squares) / turboquant::GROUP as f32).sqrt();
         let stored = if scale.is_finite() { f16::from_f32(scale) } else { f16::NAN };
         scales.as_chunks_mut::<2>().0[group % LANES] = stored.to_le_bytes();
-        let divisor = scale + EPSILON;
-        let words = rows.as_chunks_mut::<4>().0;
-        for (half, vector) in vectors.iter().enumerate() {
+        for (half, vector) in vectors.iter_mut().enumerate() {
+            vector.iter_mut().for_each(|value| *value /= scale + EPSILON);
+            let numbers = count_below(boundaries, vector);
             let bit = (group % LANES * 2 + half) as u32 * bits;
             let (row, shift) = ((bit / 32) as usize, bit % 32);
-            for (lane, value) in vector.iter().enumerate() {
-                let number = boundaries.partition_point(|boundary| *boundary < value / divisor);
-                // Other positions have the words' other bits.
-                let (kept, added) = (!(mask << shift), (number as u64) << shift);
-                for (row, part) in [(row, 0), (row + 1, 32)] {
-                    if part == 0 || shift + bits > 32 {
-                        let word = &mut words[row * LANES + lane];
-                        let old = u32::from_le_bytes(*word);
-                        *word = (old & (kept >> part) as u32 | (added >> part) as u32).to_le_bytes();
-                    }
-                }
+            // Other positions have the words' other bits.
+            replace(&mut rows[row], mask << shift, numbers.map(|number| number << shift));
+            if shift + bits > 32 {
+                let cut = 32 - shift;
+                replace(&mut rows[row + 1], mask >> cut, numbers.map(|number| number >> cut));
             }
         }
+    }
+}
+
+/// For each value, how many boundaries are less.
+fn count_below(boundaries: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
+    if boundaries.len() > 31 {
+        return values.map(|value| boundaries.partition_point(|boundary| *boundary < value) as u32);
+    }
+    let mut counts = [0; LANES];
+    for boundary in boundaries {
+        for (count, value) in counts.iter_mut().zip(values) {
+            *count += u32::from(boundary < value);
+        }
+    }
+    counts
+}
+
+/// Replaces the bits of `mask` in a row of words.
+fn replace(row: &mut [[u8; 4]; LANES], mask: u32, bits: [u32; LANES]) {
+    for (word, bits) in row.iter_mut().zip(bits) {
+        *word = (u32::from_le_bytes(*word) & !mask | bits).to_le_bytes();
     }
 }
 

@@ -4,6 +4,7 @@ mod boundary;
 mod examples;
 mod exports;
 mod header;
+mod kernels;
 mod native;
 mod notices;
 mod process;

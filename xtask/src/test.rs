@@ -3,7 +3,7 @@
 
 use crate::{
     boundary::{self, Setting},
-    examples, exports, header, native, process,
+    examples, exports, header, kernels, native, process,
     product::{self, Variant},
     python, rooms, smollm2, swift,
 };
@@ -29,6 +29,7 @@ pub fn run(root: &Path, only: &[&str]) -> Result<()> {
     for (name, options) in BACK_ENDS {
         report.step(&format!("clippy, {name}"), || clippy(root, options));
     }
+    report.step("clippy, kernel tests", || clippy(root, &["--package", kernels::PACKAGE]));
     report.step("clippy, xtask", || clippy(root, &["--profile", "tasks", "--package", "xtask"]));
 
     report
@@ -42,6 +43,12 @@ pub fn run(root: &Path, only: &[&str]) -> Result<()> {
         report.step(&format!("Rust tests, {name}"), || {
             rust_tests(root, nextest, "--cargo-profile=dev", options)
         });
+    }
+    report.step("kernel tests", || {
+        rust_tests(root, nextest, "--cargo-profile=dev", &["--package", kernels::PACKAGE])
+    });
+    for tool in kernels::TOOLS.into_iter().filter(|_| cfg!(target_os = "linux")) {
+        report.step(&format!("kernel tests, {}", tool.name), || tool.check(root));
     }
     report.step("Rust tests, xtask", || {
         rust_tests(root, nextest, "--cargo-profile=tasks", &["--package", "xtask"])

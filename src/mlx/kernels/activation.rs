@@ -82,7 +82,7 @@ fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
     s.mul(half_x, s.select_less(x, zero, erfc, s.sub(s.splat(2.0), erfc)))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
     use crate::mlx::kernels::simd::Portable;

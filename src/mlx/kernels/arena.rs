@@ -89,7 +89,7 @@ impl fmt::Debug for Stored {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
     use crate::base::Error;

@@ -33,7 +33,7 @@ fn whole(before: &[u8], after: &[u8]) -> Result<()> {
     Err(Error::internal("MLX laid numbers out at an odd address"))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
 

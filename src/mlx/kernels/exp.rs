@@ -45,7 +45,7 @@ pub fn exp_scalar(x: f32) -> f32 {
     exp(Portable::<1>, [x])[0]
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
     use crate::mlx::kernels::cpu::{Path, Work};

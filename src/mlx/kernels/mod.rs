@@ -15,7 +15,9 @@ pub(crate) mod attention;
 pub(crate) mod bytes;
 mod cpu;
 mod exp;
+#[cfg(feature = "mlx")]
 pub(crate) mod kernel;
+#[cfg(feature = "mlx")]
 pub(crate) mod kv;
 pub(crate) mod linear;
 pub(crate) mod mapping;
@@ -23,7 +25,7 @@ pub(crate) mod norm;
 mod pool;
 #[cfg(cpu_kernels)]
 pub(crate) mod primitive;
-#[cfg(not(cpu_kernels))]
+#[cfg(all(feature = "mlx", not(cpu_kernels)))]
 #[path = "primitive_absent.rs"]
 pub(crate) mod primitive;
 #[cfg(all(test, cpu_kernels))]
@@ -38,6 +40,7 @@ mod simd_avx512;
 #[cfg(target_arch = "aarch64")]
 mod simd_neon;
 mod sixteen;
+#[cfg(feature = "mlx")]
 pub(crate) mod threads;
 pub(crate) mod vocabulary;
 

@@ -57,7 +57,7 @@ fn scaled(x: &[f32], mean: f32, scale: f32, gain: Option<&[f32]>, bias: Option<&
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
 

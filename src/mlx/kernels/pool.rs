@@ -294,6 +294,6 @@ fn caught(work: impl FnOnce()) -> std::result::Result<(), Panicked> {
     outcome.map_err(|error| Panicked(error.message().to_owned()))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 #[path = "pool_tests.rs"]
 mod tests;

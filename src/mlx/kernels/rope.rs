@@ -87,7 +87,7 @@ impl Rotation {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
 

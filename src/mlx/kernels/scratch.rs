@@ -22,7 +22,7 @@ pub(crate) fn with<T>(count: usize, work: impl FnOnce(&mut [f32]) -> T) -> T {
     result
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
 

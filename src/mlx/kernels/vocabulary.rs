@@ -163,7 +163,7 @@ impl Task for SumOfExp<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
 

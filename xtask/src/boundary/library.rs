@@ -86,6 +86,17 @@ pub fn build(root: &Path, setting: Setting) -> Result<Library> {
     Ok(Library { file: variant.folder(root).join("lib").join(FILE), link: Vec::new() })
 }
 
+/// One folder for all that is built with sanitizers, so that the other crates are built once.
+pub const SANITIZED: &str = "target/sanitize";
+
+/// They need no optimisation there.
+pub const OTHERS_UNOPTIMISED: [&str; 4] = [
+    "--config",
+    "profile.dev.package.\"*\".opt-level=0",
+    "--config",
+    "profile.dev.package.tokenizers.opt-level=0",
+];
+
 /// Crates that threads meet in. ThreadSanitizer has to see their atomics; what other crates do is safe Rust, and
 /// what they allocate is checked wherever they come from.
 const MEETING_PLACES: [&str; 4] = ["parking_lot", "parking_lot_core", "lock_api", "crossbeam-channel"];
@@ -93,20 +104,12 @@ const MEETING_PLACES: [&str; 4] = ["parking_lot", "parking_lot_core", "lock_api"
 /// Builds the Rust code itself with a sanitizer: the stable compiler can, when told that it may. Its run-time
 /// library must be in the program, not in the shared library.
 fn sanitized(root: &Path, sanitizer: &str, runtime: &str) -> Result<Library> {
-    // One folder for all, so that the other crates are built once. They need no optimisation here.
-    let folder = root.join("target/sanitize");
-    let flags = [
-        format!("-Zsanitizer={sanitizer}"),
-        "-Cunsafe-allow-abi-mismatch=sanitizer".into(),
-        // Else generic code comes from crates that have compiled it before, without the sanitizer.
-        "-Zshare-generics=no".into(),
-    ];
+    let folder = root.join(SANITIZED);
+    let flags = sanitizer_flags(sanitizer);
     let mut cargo = cargo(root);
     cargo.args(["rustc", "--quiet", "--locked", "--package", "mlxgen", "--lib", "--crate-type", "cdylib"]);
     cargo.args(["--no-default-features", "--features", "fake", "--target-dir"]).arg(&folder);
-    for package in ["\"*\"", "tokenizers"] {
-        cargo.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=0"));
-    }
+    cargo.args(OTHERS_UNOPTIMISED);
     if sanitizer == "thread" {
         cargo.arg("-Zprofile-rustflags");
         for package in MEETING_PLACES {
@@ -136,6 +139,16 @@ fn sanitized(root: &Path, sanitizer: &str, runtime: &str) -> Result<Library> {
         .map(str::to_owned)
         .collect();
     Ok(Library { file, link })
+}
+
+/// What tells rustc to build one crate with a sanitizer and the others without.
+pub fn sanitizer_flags(sanitizer: &str) -> [String; 3] {
+    [
+        format!("-Zsanitizer={sanitizer}"),
+        "-Cunsafe-allow-abi-mismatch=sanitizer".into(),
+        // Else generic code comes from crates that have compiled it before, without the sanitizer.
+        "-Zshare-generics=no".into(),
+    ]
 }
 
 fn host() -> Result<String> {

@@ -10,7 +10,7 @@ mod programs;
 use anyhow::{Result, bail};
 use std::path::Path;
 
-pub use library::Setting;
+pub use library::{OTHERS_UNOPTIMISED, SANITIZED, Setting, sanitizer_flags};
 
 /// Checks the header by itself: it compiles alone, structs have their frozen layout, comments their form.
 pub fn check_header(root: &Path) -> Result<()> {

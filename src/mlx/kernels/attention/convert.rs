@@ -1,6 +1,6 @@
 //! From one form of keys and values to another.
 
-use parking_lot::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use super::forms::for_form;
 use super::shape::{BLOCK, GROUP, KvForm, KvShape};
@@ -80,7 +80,9 @@ pub fn convert(pool: &Pool, from: &Source<'_>, to: Target<'_>, tokens: usize) ->
             Mutex::new(Part { source, keys, values, tokens, target, to_keys, to_values })
         })
         .collect();
-    pool.run_claiming(parts.len(), &|part| sixteen::run(Path::best(), &mut *parts[part].lock()))
+    pool.run_claiming(parts.len(), &|part| {
+        sixteen::run(Path::best(), &mut *parts[part].lock().unwrap_or_else(PoisonError::into_inner))
+    })
 }
 
 /// The first `groups` sixteen positions of each head, `bytes` each, a block at a time.

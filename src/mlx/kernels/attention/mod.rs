@@ -25,7 +25,7 @@ mod stored;
 mod tile;
 mod turbo;
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests;
 
 pub use call::{attend, attend_on};

@@ -18,5 +18,5 @@ pub use product::{
     Matrix, multiply, multiply_chosen, multiply_gated, multiply_gated_chosen, multiply_gated_on, multiply_on,
 };
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "mlx")))]
 mod tests;

@@ -2,9 +2,7 @@
 
 use super::*;
 
-/// Unoptimised kernels are a hundred times as slow: then there are fewer heads and tokens.
-const QUICK: bool = cfg!(debug_assertions);
-const KV_HEADS: usize = if QUICK { 1 } else { 3 };
+const KV_HEADS: usize = 3;
 
 /// The variants that take different ways through the code.
 fn variants(sinks: &[f32]) -> Vec<Attention<'_>> {
@@ -40,8 +38,7 @@ fn paths_threads_and_cuts_give_the_same_bits() {
     let sinks = random.normals(5 * KV_HEADS);
     let pools: Vec<Pool> = (1..=4).map(|threads| Pool::new(threads).unwrap()).collect();
     for attention in variants(&sinks) {
-        let long = if QUICK { (300, 33) } else { (530, 100) };
-        for (len, queries) in [(1, 1), (16, 1), (257, 1), (600, 1), (600, 8), (300, 33), long] {
+        for (len, queries) in [(1, 1), (16, 1), (257, 1), (600, 1), (600, 8), (300, 33), (530, 100)] {
             let first = 16 * random.within(0, 20);
             let row = Row::random(&mut random, &attention, len, queries, first);
             let rows = std::slice::from_ref(&row);
@@ -49,6 +46,10 @@ fn paths_threads_and_cuts_give_the_same_bits() {
             assert!(expected.iter().all(|value| value.is_finite()));
             for path in Path::all() {
                 for (pool, cut) in pools.iter().zip([Some(3), None, Some(4), Some(5)]) {
+                    // The slow path as far as its own arithmetic goes.
+                    if path == Path::Portable && pool.threads() > 1 {
+                        continue;
+                    }
                     let out = run(path, pool, &attention, rows, cut);
                     assert_same(&out, &expected, &format!("{path:?} {} threads", pool.threads()));
                 }
@@ -64,8 +65,8 @@ fn any_chunking_of_a_prompt_gives_the_same_bits() {
     let pool = Pool::new(2).unwrap();
     for attention in variants(&sinks) {
         // The prompt crosses the end of a block.
-        let (tokens, first) = if QUICK { (110, 192) } else { (300, 0) };
-        let mut whole = Row::random(&mut random, &attention, tokens, tokens, first);
+        let tokens = 300;
+        let mut whole = Row::random(&mut random, &attention, tokens, tokens, 0);
         for masked in [false, true] {
             if masked {
                 let allowed = (0..tokens * tokens).map(|_| random.within(0, 4) > 0).collect();
@@ -95,8 +96,8 @@ fn sequences_do_not_touch_each_other() {
     let mut random = Random(31);
     let sinks = random.normals(5 * KV_HEADS);
     for attention in variants(&sinks) {
-        for count in if QUICK { &[2, 9][..] } else { &[2, 3, 8, 33] } {
-            let rows: Vec<Row> = (0..*count)
+        for count in [2, 3, 8, 33] {
+            let rows: Vec<Row> = (0..count)
                 .map(|_| {
                     let len = random.within(1, 600);
                     let queries = random.one_of(&[1, 1, 1, 4, 30]).min(len);

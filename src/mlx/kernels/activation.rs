@@ -1,7 +1,7 @@
 //! The activation functions of gated feed-forward layers.
 
 use super::exp::exp;
-use super::simd::Simd;
+use super::sixteen::Lanes;
 
 /// A function between two matrices of a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub enum Activation {
 impl Activation {
     /// The function of each lane. NaN gives NaN; so does −∞, except with `Relu` and `Relu2`.
     #[inline(always)]
-    pub fn apply<S: Simd>(self, s: S, x: S::F) -> S::F {
+    pub fn apply<S: Lanes>(self, s: S, x: S::V) -> S::V {
         match self {
             Activation::Silu => sigmoid_times(s, x, x),
             Activation::GeluSigmoid => sigmoid_times(s, x, s.mul(s.splat(1.702), x)),
@@ -44,7 +44,7 @@ impl Activation {
 
 /// x · σ(y)
 #[inline(always)]
-fn sigmoid_times<S: Simd>(s: S, x: S::F, y: S::F) -> S::F {
+fn sigmoid_times<S: Lanes>(s: S, x: S::V, y: S::V) -> S::V {
     s.div(x, s.add(s.splat(1.0), exp(s, s.sub(s.splat(0.0), y))))
 }
 
@@ -65,7 +65,7 @@ const MIDDLE: f32 = 0.579_365_1;
 
 /// x · erfc(−x / √2) / 2. For negative x that has no cancellation: the relative error is small there too.
 #[inline(always)]
-fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
+fn gelu<S: Lanes>(s: S, x: S::V) -> S::V {
     let zero = s.splat(0.0);
     let minus = s.sub(zero, x);
     // The first operand where both are ordered: a NaN goes on through `minus`.
@@ -85,7 +85,8 @@ fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
 #[cfg(all(test, not(feature = "mlx")))]
 mod tests {
     use super::*;
-    use crate::mlx::kernels::simd::Portable;
+    use crate::mlx::kernels::simd_portable::Portable;
+    use crate::mlx::kernels::sixteen::LANES;
 
     const ALL: [Activation; 6] = [
         Activation::Silu,
@@ -132,7 +133,7 @@ mod tests {
         for activation in ALL {
             for index in -60_000..=60_000 {
                 let x = index as f32 * 2e-4;
-                let y = f64::from(activation.apply(Portable::<1>, [x])[0]);
+                let y = f64::from(activation.apply(Portable, [x; LANES])[0]);
                 let expected = exact(activation, f64::from(x));
                 // The argument of the exponential, rounded, grows with x² (GeluTanh: |x|³).
                 let relative = 4e-7 + 2.0_f64.powi(-24) * f64::from(x.abs().powi(3)).min(300.0);
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn limits() {
         for activation in ALL {
-            let at = |x: f32| activation.apply(Portable::<1>, [x])[0];
+            let at = |x: f32| activation.apply(Portable, [x; LANES])[0];
             assert_eq!(at(0.0), 0.0);
             assert!(at(f32::NAN).is_nan());
             assert_eq!(at(f32::INFINITY), f32::INFINITY);

@@ -32,13 +32,13 @@ pub(crate) mod primitive;
 mod primitive_tests;
 pub(crate) mod rope;
 pub(crate) mod scratch;
-mod simd;
 #[cfg(target_arch = "x86_64")]
 mod simd_avx2;
 #[cfg(target_arch = "x86_64")]
 mod simd_avx512;
 #[cfg(target_arch = "aarch64")]
 mod simd_neon;
+mod simd_portable;
 mod sixteen;
 #[cfg(feature = "mlx")]
 pub(crate) mod threads;

@@ -1,8 +1,8 @@
-//! Vectors of sixteen float32: AVX-512.
+//! Sixteen float32 in a register: AVX-512.
 
 use std::arch::x86_64::*;
 
-use super::simd::Simd;
+use super::sixteen::{LANES, Lanes};
 
 /// The instructions of AVX-512 F, VL, BW and DQ.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +18,13 @@ impl Avx512 {
 }
 
 // SAFETY (of every block here): a token exists only where the processor has the instructions, see
-// `new`; reads and writes are within what the caller of the trait's unsafe methods promises.
+// `new`; reads and writes are within the arrays, at any alignment.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Simd for Avx512 {
-    const LANES: usize = 16;
-    type F = __m512;
-    type I = __m512i;
+impl Lanes for Avx512 {
+    type V = __m512;
+    type W = __m512i;
+
+    const WIDE: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -35,28 +36,32 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> __m512 {
-        unsafe { _mm512_loadu_ps(from) }
+    fn load(self, from: &[f32; LANES]) -> __m512 {
+        unsafe { _mm512_loadu_ps(from.as_ptr()) }
     }
     #[inline(always)]
-    unsafe fn load_words(self, from: *const u8) -> __m512i {
-        unsafe { _mm512_loadu_si512(from.cast()) }
+    fn store(self, value: __m512, to: &mut [f32; LANES]) {
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), value) }
     }
     #[inline(always)]
-    unsafe fn load_f16(self, from: *const u8) -> __m512 {
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    fn load_f32(self, from: &[u8; 64]) -> __m512 {
+        unsafe { _mm512_loadu_ps(from.as_ptr().cast()) }
     }
     #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u8) -> __m512 {
+    fn load_f16(self, from: &[u8; 32]) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn load_bf16(self, from: &[u8; 32]) -> __m512 {
         unsafe {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
-                from.cast(),
+                from.as_ptr().cast(),
             ))))
         }
     }
     #[inline(always)]
-    unsafe fn store(self, to: *mut f32, value: __m512) {
-        unsafe { _mm512_storeu_ps(to, value) }
+    fn load_words(self, from: &[u8; 64]) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
     }
 
     #[inline(always)]
@@ -135,7 +140,7 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    fn entry<const N: usize>(self, table: &[f32; N], index: __m512i) -> __m512 {
+    fn look_up<const N: usize>(self, table: &[f32; N], index: __m512i) -> __m512 {
         assert!(N.is_power_of_two());
         // Look-ups read as many bits of the index as they need; the others take the index modulo the table.
         unsafe {

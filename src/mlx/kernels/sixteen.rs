@@ -3,17 +3,21 @@
 //! Where the number of lanes is part of the arithmetic (partial sums, interleaved keys), it is sixteen on every
 //! processor: one AVX-512 register, two of AVX2, four of NEON. So all paths give the same bits.
 
-// Arrays of registers are indexed by constants after unrolling.
-#![allow(clippy::needless_range_loop)]
-
-use super::cpu::{Path, Work};
+use super::cpu::Path;
 use super::exp::exp;
-use super::simd::Simd;
+#[cfg(target_arch = "aarch64")]
+use super::simd_neon::Neon;
+use super::simd_portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use super::{simd_avx2::Avx2, simd_avx512::Avx512};
 
-/// Values in a [`Sixteen::V`].
+/// Values in a [`Lanes::V`].
 pub const LANES: usize = 16;
 
-/// Operations on sixteen lanes. The names mean what they mean in [`Simd`].
+/// An instruction set, as a token: whoever holds one knows that the processor has the instructions.
+///
+/// All operations are exact to IEEE 754 with rounding to nearest and subnormal numbers, so that every implementation
+/// gives the same bits (apart from the sign and payload of a NaN).
 pub trait Lanes: Copy {
     /// Sixteen values.
     type V: Copy;
@@ -24,6 +28,8 @@ pub trait Lanes: Copy {
     const WIDE: bool;
 
     fn splat(self, value: f32) -> Self::V;
+    fn splat_word(self, value: u32) -> Self::W;
+
     fn load(self, from: &[f32; LANES]) -> Self::V;
     fn store(self, value: Self::V, to: &mut [f32; LANES]);
     /// Little-endian numbers at any alignment.
@@ -31,186 +37,111 @@ pub trait Lanes: Copy {
     fn load_f16(self, from: &[u8; 32]) -> Self::V;
     fn load_bf16(self, from: &[u8; 32]) -> Self::V;
     fn load_words(self, from: &[u8; 64]) -> Self::W;
-    /// `(word >> shift) & mask` as a number; below 2^24, so that it is exact.
-    fn field(self, words: Self::W, shift: u32, mask: u32) -> Self::V;
-    /// The 32 bits from bit `shift` on of `low` followed by `high`, for a shift from 1 to 31.
-    fn joined(self, low: Self::W, high: Self::W, shift: u32) -> Self::W;
-    /// Entry `(word >> shift) mod N` of a table; N is a power of two.
-    fn entry<const N: usize>(self, words: Self::W, shift: u32, table: &[f32; N]) -> Self::V;
-    /// `a * b + c`, rounded once.
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
-    /// The larger; `b` where either is NaN.
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger; `b` when one of them is NaN or both are zeros.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` when one of them is NaN or both are zeros.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `yes` where a < b, else `no`.
     fn select_less(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
-    fn exp(self, x: Self::V) -> Self::V;
+
+    fn and(self, a: Self::W, b: Self::W) -> Self::W;
+    fn or(self, a: Self::W, b: Self::W) -> Self::W;
+    fn add_words(self, a: Self::W, b: Self::W) -> Self::W;
+    fn sub_words(self, a: Self::W, b: Self::W) -> Self::W;
+    /// Shifts left; 0 for counts above 31.
+    fn shl(self, a: Self::W, count: u32) -> Self::W;
+    /// Shifts right, filling with zeros; 0 for counts above 31.
+    fn shr(self, a: Self::W, count: u32) -> Self::W;
+    /// Halves a signed word, rounding down.
+    fn halve_signed(self, a: Self::W) -> Self::W;
+    /// The value of a signed word.
+    fn to_float(self, a: Self::W) -> Self::V;
+    /// Entry `index mod N` of a table in each lane. N is a power of two.
+    fn look_up<const N: usize>(self, table: &[f32; N], index: Self::W) -> Self::V;
+    fn with_bits(self, a: Self::W) -> Self::V;
+    fn bits(self, a: Self::V) -> Self::W;
+
     /// Asks for the cache line at `at`, which need not exist.
     fn prefetch(self, at: *const u8);
-}
+    /// The same for a line that will be written.
+    fn prefetch_to_write(self, at: *const u8);
 
-/// Sixteen lanes in `K` registers of an instruction set.
-#[derive(Clone, Copy)]
-pub struct Sixteen<S, const K: usize>(S);
-
-/// One value for each register. A plain loop: the compiler unrolls it, and does not always inline closures.
-macro_rules! registers {
-    ($start:expr; $i:ident => $value:expr) => {{
-        let mut out = [$start; K];
-        for $i in 0..K {
-            out[$i] = $value;
-        }
-        out
-    }};
-}
-
-impl<S: Simd, const K: usize> Lanes for Sixteen<S, K> {
-    type V = [S::F; K];
-    type W = [S::I; K];
-
-    const WIDE: bool = K == 1;
-
-    #[inline(always)]
-    fn splat(self, value: f32) -> Self::V {
-        [self.0.splat(value); K]
-    }
-
-    #[inline(always)]
-    fn load(self, from: &[f32; LANES]) -> Self::V {
-        assert!(K * S::LANES == LANES);
-        // SAFETY: K registers of the set's width are exactly the sixteen values.
-        registers!(self.0.splat(0.0); i => unsafe { self.0.load(from.as_ptr().add(i * S::LANES)) })
-    }
-
-    #[inline(always)]
-    fn store(self, value: Self::V, to: &mut [f32; LANES]) {
-        assert!(K * S::LANES == LANES);
-        for i in 0..K {
-            // SAFETY: as for `load`.
-            unsafe { self.0.store(to.as_mut_ptr().add(i * S::LANES), value[i]) }
-        }
-    }
-
-    #[inline(always)]
-    fn load_f32(self, from: &[u8; 64]) -> Self::V {
-        assert!(K * S::LANES == LANES);
-        // SAFETY: as for `load`; loads take any alignment.
-        registers!(self.0.splat(0.0); i => unsafe { self.0.load(from.as_ptr().cast::<f32>().add(i * S::LANES)) })
-    }
-
-    #[inline(always)]
-    fn load_f16(self, from: &[u8; 32]) -> Self::V {
-        assert!(K * S::LANES == LANES);
-        // SAFETY: K registers take exactly sixteen numbers of two bytes.
-        registers!(self.0.splat(0.0); i => unsafe { self.0.load_f16(from.as_ptr().add(i * S::LANES * 2)) })
-    }
-
-    #[inline(always)]
-    fn load_bf16(self, from: &[u8; 32]) -> Self::V {
-        assert!(K * S::LANES == LANES);
-        // SAFETY: as for `load_f16`.
-        registers!(self.0.splat(0.0); i => unsafe { self.0.load_bf16(from.as_ptr().add(i * S::LANES * 2)) })
-    }
-
-    #[inline(always)]
-    fn load_words(self, from: &[u8; 64]) -> Self::W {
-        assert!(K * S::LANES == LANES);
-        // SAFETY: as for `load_f32`.
-        registers!(self.0.splat_word(0); i => unsafe { self.0.load_words(from.as_ptr().add(i * S::LANES * 4)) })
-    }
-
+    /// `(word >> shift) & mask` as a number; below 2^24, so that it is exact.
     #[inline(always)]
     fn field(self, words: Self::W, shift: u32, mask: u32) -> Self::V {
-        let mask = self.0.splat_word(mask);
-        registers!(self.0.splat(0.0); i => self.0.to_float(self.0.and(self.0.shr(words[i], shift), mask)))
+        self.to_float(self.and(self.shr(words, shift), self.splat_word(mask)))
     }
-
+    /// The 32 bits from bit `shift` on of `low` followed by `high`, for a shift from 1 to 31.
     #[inline(always)]
     fn joined(self, low: Self::W, high: Self::W, shift: u32) -> Self::W {
-        registers!(low[0]; i => self.0.or(self.0.shr(low[i], shift), self.0.shl(high[i], 32 - shift)))
+        self.or(self.shr(low, shift), self.shl(high, 32 - shift))
     }
-
+    /// Entry `(word >> shift) mod N` of a table; N is a power of two.
     #[inline(always)]
     fn entry<const N: usize>(self, words: Self::W, shift: u32, table: &[f32; N]) -> Self::V {
-        registers!(self.0.splat(0.0); i => self.0.entry(table, self.0.shr(words[i], shift)))
+        self.look_up(table, self.shr(words, shift))
     }
-
+    /// The value of the four lowest bits.
     #[inline(always)]
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        registers!(self.0.splat(0.0); i => self.0.fma(a[i], b[i], c[i]))
+    fn low_nibble(self, words: Self::W) -> Self::V {
+        self.to_float(self.and(words, self.splat_word(15)))
     }
-
-    #[inline(always)]
-    fn add(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(self.0.splat(0.0); i => self.0.add(a[i], b[i]))
-    }
-
-    #[inline(always)]
-    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(self.0.splat(0.0); i => self.0.sub(a[i], b[i]))
-    }
-
-    #[inline(always)]
-    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(self.0.splat(0.0); i => self.0.mul(a[i], b[i]))
-    }
-
-    #[inline(always)]
-    fn div(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(self.0.splat(0.0); i => self.0.div(a[i], b[i]))
-    }
-
-    #[inline(always)]
-    fn max(self, a: Self::V, b: Self::V) -> Self::V {
-        registers!(self.0.splat(0.0); i => self.0.max(a[i], b[i]))
-    }
-
-    #[inline(always)]
-    fn select_less(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V {
-        registers!(self.0.splat(0.0); i => self.0.select_less(a[i], b[i], yes[i], no[i]))
-    }
-
+    /// e^x in each lane, see [`exp`].
     #[inline(always)]
     fn exp(self, x: Self::V) -> Self::V {
-        registers!(self.0.splat(0.0); i => exp(self.0, x[i]))
-    }
-
-    #[inline(always)]
-    fn prefetch(self, at: *const u8) {
-        self.0.prefetch(at);
+        exp(self, x)
     }
 }
 
 /// A computation over sixteen lanes that is compiled once for each instruction set. Its `run`, and all in it that
-/// touches lanes, must be `#[inline(always)]`, or the instructions are not inlined.
-pub trait Task {
+/// touches lanes, must be `#[inline(always)]`: what is not inlined is compiled without the instructions, and is slow.
+/// That includes closures, which take the attribute too.
+pub trait Task: Sized {
     type Output;
     fn run<S: Lanes>(self, lanes: S) -> Self::Output;
+
+    /// # Safety
+    /// The processor has the instructions of [`Path::Avx2`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn run_avx2(self, lanes: Avx2) -> Self::Output {
+        self.run(lanes)
+    }
+
+    /// # Safety
+    /// The processor has the instructions of [`Path::Avx512`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512dq")]
+    unsafe fn run_avx512(self, lanes: Avx512) -> Self::Output {
+        self.run(lanes)
+    }
 }
 
-/// Runs a task with the instructions of `path`.
+/// Runs a task with the instructions of `path`. Panics where the processor lacks them.
 pub fn run<T: Task>(path: Path, task: T) -> T::Output {
-    path.run(Adapted(task))
-}
-
-/// A task as work for a [`Path`].
-struct Adapted<T>(T);
-
-impl<T: Task> Work for Adapted<T> {
-    type Output = T::Output;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> T::Output {
-        if S::LANES == 16 {
-            self.0.run(Sixteen::<S, 1>(simd))
-        } else if S::LANES == 8 {
-            self.0.run(Sixteen::<S, 2>(simd))
-        } else {
-            self.0.run(Sixteen::<S, 4>(simd))
+    match path {
+        Path::Portable => task.run(Portable),
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2 => {
+            assert!(Path::best() != Path::Portable, "this processor has no AVX2");
+            // SAFETY: the processor has the instructions: `best` is this path or one that includes it.
+            unsafe { task.run_avx2(Avx2::new()) }
         }
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx512 => {
+            assert!(Path::best() == Path::Avx512, "this processor has no AVX-512");
+            // SAFETY: the processor has the instructions.
+            unsafe { task.run_avx512(Avx512::new()) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Path::Neon => task.run(Neon),
     }
 }
 
@@ -263,4 +194,34 @@ pub fn largest_lane<S: Lanes>(s: S, value: S::V) -> f32 {
         }
     }
     lanes[0]
+}
+
+#[cfg(all(test, not(feature = "mlx")))]
+mod tests {
+    use super::*;
+
+    /// The first of sixteen floats that are read.
+    struct Reading<'a>(&'a [f32]);
+
+    impl Task for Reading<'_> {
+        type Output = f32;
+
+        #[inline(always)]
+        fn run<S: Lanes>(self, s: S) -> f32 {
+            let mut out = [0.0; LANES];
+            // SAFETY: the test says when there are not as many.
+            s.store(s.load(unsafe { &*self.0.as_ptr().cast() }), &mut out);
+            out[0]
+        }
+    }
+
+    /// Reads one float too many where the run asks for that, to see that its tool finds it.
+    #[test]
+    fn memory_is_read_to_its_end() {
+        let missing = usize::from(std::env::var_os("MLXGEN_KERNEL_FAULT").is_some());
+        for path in Path::all() {
+            let floats = vec![1.0; LANES - missing].into_boxed_slice();
+            assert_eq!(run(path, Reading(&floats)), 1.0);
+        }
+    }
 }

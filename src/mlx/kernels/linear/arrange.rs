@@ -8,11 +8,11 @@
 //! see it times a power of two. The activation it meets is divided by the same power here, once.
 
 use super::layout::{Format, Layout};
-use crate::mlx::kernels::cpu::{Path, Work};
-use crate::mlx::kernels::simd::Simd;
+use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task, sum_of_lanes};
 
 /// Neighbouring inputs of a row that lie together.
-pub const PIECE: usize = 16;
+pub const PIECE: usize = LANES;
 
 /// What matrices that read the same arranged activations have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,54 +68,37 @@ impl Arrangement {
 
     /// Arranges `rows` rows, which `x` gives, into `to`.
     pub fn arrange<'x>(&self, path: Path, rows: usize, x: impl Fn(usize) -> &'x [f32], to: &mut [f32]) {
-        path.run(Arrange { arrangement: self, rows, x, to });
+        sixteen::run(path, Arrange { arrangement: self, rows, x, to });
     }
 
-    /// `VECTORS` of them make a piece.
     #[inline(always)]
-    fn arrange_rows<'x, S: Simd, const VECTORS: usize>(
-        &self,
-        s: S,
-        rows: usize,
-        x: impl Fn(usize) -> &'x [f32],
-        to: &mut [f32],
-    ) {
-        assert!(to.len() == self.len(rows) && VECTORS * S::LANES == PIECE);
-        let scale = self.scale();
-        let scale: [S::F; VECTORS] = std::array::from_fn(
-            #[inline(always)]
-            // SAFETY: `VECTORS` vectors make a piece, and there are factors for a piece.
-            |vector| unsafe { s.load(scale.as_ptr().add(vector * S::LANES)) },
-        );
+    fn arrange_rows<'x, S: Lanes>(&self, s: S, rows: usize, x: impl Fn(usize) -> &'x [f32], to: &mut [f32]) {
+        assert!(to.len() == self.len(rows));
+        let scale = s.load(&self.scale());
         let (values, sums) = to.split_at_mut(rows * self.pieces() * PIECE);
+        let values = values.as_chunks_mut::<PIECE>().0;
         for row in 0..rows {
             let x = x(row);
             assert!(x.len() == self.inputs);
-            let mut partial = [s.splat(0.0); VECTORS];
+            let mut partial = s.splat(0.0);
             let mut left = self.group_pieces;
             let mut sum = row;
             let (pieces, rest) = x.as_chunks::<PIECE>();
             for (index, piece) in pieces.iter().enumerate() {
-                let to = &mut values[(index * rows + row) * PIECE..][..PIECE];
-                for vector in 0..VECTORS {
-                    // SAFETY: both have the floats of a piece.
-                    unsafe {
-                        let value = s.load(piece.as_ptr().add(vector * S::LANES));
-                        partial[vector] = s.add(partial[vector], value);
-                        s.store(to.as_mut_ptr().add(vector * S::LANES), s.mul(value, scale[vector]));
-                    }
-                }
+                let value = s.load(piece);
+                partial = s.add(partial, value);
+                s.store(s.mul(value, scale), &mut values[index * rows + row]);
                 left = left.wrapping_sub(1);
                 if left == 0 {
-                    sums[sum] = tree(s, partial);
+                    sums[sum] = sum_of_lanes(s, partial);
                     sum += rows;
-                    partial = [s.splat(0.0); VECTORS];
+                    partial = s.splat(0.0);
                     left = self.group_pieces;
                 }
             }
             // Of dense matrices only: nothing is scaled or summed there.
             if !rest.is_empty() {
-                let to = &mut values[((self.pieces() - 1) * rows + row) * PIECE..][..PIECE];
+                let to = &mut values[(self.pieces() - 1) * rows + row];
                 to.fill(0.0);
                 to[..rest.len()].copy_from_slice(rest);
             }
@@ -142,31 +125,11 @@ struct Arrange<'a, X> {
     to: &'a mut [f32],
 }
 
-impl<'x, X: Fn(usize) -> &'x [f32]> Work for Arrange<'_, X> {
+impl<'x, X: Fn(usize) -> &'x [f32]> Task for Arrange<'_, X> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        match S::LANES {
-            16 => self.arrangement.arrange_rows::<S, 1>(s, self.rows, self.x, self.to),
-            8 => self.arrangement.arrange_rows::<S, 2>(s, self.rows, self.x, self.to),
-            _ => self.arrangement.arrange_rows::<S, 4>(s, self.rows, self.x, self.to),
-        }
+    fn run<S: Lanes>(self, s: S) {
+        self.arrangement.arrange_rows(s, self.rows, self.x, self.to);
     }
-}
-
-/// The sum of all lanes of a piece, halves first.
-#[inline(always)]
-fn tree<S: Simd, const VECTORS: usize>(s: S, partial: [S::F; VECTORS]) -> f32 {
-    let mut lanes = [0.0; PIECE];
-    for (vector, partial) in partial.into_iter().enumerate() {
-        // SAFETY: the vectors make a piece.
-        unsafe { s.store(lanes.as_mut_ptr().add(vector * S::LANES), partial) };
-    }
-    for half in [8, 4, 2, 1] {
-        for lane in 0..half {
-            lanes[lane] += lanes[lane + half];
-        }
-    }
-    lanes[0]
 }

@@ -7,8 +7,7 @@ use super::arrange::{Chunk, PIECE};
 use super::few::AHEAD;
 use super::layout::{BLOCK, Format, Layout};
 use super::panel::{unpack, widen};
-use crate::mlx::kernels::cpu::Work;
-use crate::mlx::kernels::simd::Simd;
+use crate::mlx::kernels::sixteen::{LANES, Lanes, Task};
 
 /// The longest step of a layout.
 const LONGEST: usize = 128;
@@ -25,11 +24,11 @@ pub struct Many<'a> {
     pub out: Option<(*const f32, usize)>,
 }
 
-impl Work for Many<'_> {
+impl Task for Many<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Lanes>(self, s: S) {
         let Many { layout, data, x, totals, out } = self;
         let padded = layout.inputs().next_multiple_of(PIECE);
         assert!(data.len() == layout.block_bytes() && totals.len() == x.rows * BLOCK);
@@ -80,12 +79,12 @@ trait Tail: Copy {
     ///
     /// # Safety
     /// `total` is in the totals.
-    unsafe fn start<S: Simd>(self, s: S, total: *const f32) -> S::F;
+    unsafe fn start<S: Lanes>(self, s: S, total: *const f32) -> S::V;
     /// Brings the sums of a step for the outputs from `column` of row `row` into the totals.
     ///
     /// # Safety
     /// `total` is that place of the totals; row and columns exist.
-    unsafe fn finish<S: Simd>(self, s: S, row: usize, column: usize, sums: S::F, total: *mut f32);
+    unsafe fn finish<S: Lanes>(self, s: S, row: usize, column: usize, sums: S::V, total: *mut f32);
 }
 
 /// The chain goes on from the totals.
@@ -94,14 +93,14 @@ struct Dense;
 
 impl Tail for Dense {
     #[inline(always)]
-    unsafe fn start<S: Simd>(self, s: S, total: *const f32) -> S::F {
+    unsafe fn start<S: Lanes>(self, s: S, total: *const f32) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe { s.load(total) }
+        s.load(unsafe { &*total.cast() })
     }
     #[inline(always)]
-    unsafe fn finish<S: Simd>(self, s: S, _row: usize, _column: usize, sums: S::F, total: *mut f32) {
+    unsafe fn finish<S: Lanes>(self, s: S, _row: usize, _column: usize, sums: S::V, total: *mut f32) {
         // SAFETY: the caller's promise.
-        unsafe { s.store(total, sums) }
+        s.store(sums, unsafe { &mut *total.cast() });
     }
 }
 
@@ -116,17 +115,18 @@ struct Affine<'a> {
 
 impl Tail for Affine<'_> {
     #[inline(always)]
-    unsafe fn start<S: Simd>(self, s: S, _total: *const f32) -> S::F {
+    unsafe fn start<S: Lanes>(self, s: S, _total: *const f32) -> S::V {
         s.splat(0.0)
     }
     #[inline(always)]
-    unsafe fn finish<S: Simd>(self, s: S, row: usize, column: usize, sums: S::F, total: *mut f32) {
+    unsafe fn finish<S: Lanes>(self, s: S, row: usize, column: usize, sums: S::V, total: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe {
-            let scale = s.load(self.factors.as_ptr().add(column));
-            let bias = s.load(self.factors.as_ptr().add(BLOCK + column));
+            let scale = s.load(&*self.factors.as_ptr().add(column).cast());
+            let bias = s.load(&*self.factors.as_ptr().add(BLOCK + column).cast());
+            let total = &mut *total.cast();
             let with_bias = s.fma(bias, s.splat(*self.sums.get_unchecked(row)), s.load(total));
-            s.store(total, s.fma(scale, sums, with_bias));
+            s.store(s.fma(scale, sums, with_bias), total);
         }
     }
 }
@@ -148,13 +148,13 @@ impl Tiles {
     /// # Safety
     /// The members point to what they say, and the tail fits.
     #[inline(always)]
-    unsafe fn all<S: Simd, T: Tail>(&mut self, s: S, tail: T) {
+    unsafe fn all<S: Lanes, T: Tail>(&mut self, s: S, tail: T) {
         // SAFETY: the caller's promise.
         unsafe {
-            match S::LANES {
-                16 => self.sized::<S, T, 2>(s, tail, 12),
-                8 => self.sized::<S, T, 2>(s, tail, 6),
-                _ => self.sized::<S, T, 4>(s, tail, 6),
+            if S::WIDE {
+                self.sized::<S, T, 2>(s, tail, 12);
+            } else {
+                self.sized::<S, T, 1>(s, tail, 6);
             }
         }
     }
@@ -164,9 +164,9 @@ impl Tiles {
     /// # Safety
     /// As `all`.
     #[inline(always)]
-    unsafe fn sized<S: Simd, T: Tail, const VECTORS: usize>(&mut self, s: S, tail: T, highest: usize) {
+    unsafe fn sized<S: Lanes, T: Tail, const VECTORS: usize>(&mut self, s: S, tail: T, highest: usize) {
         let tiles = self.rows.div_ceil(highest);
-        for column in (0..BLOCK).step_by(VECTORS * S::LANES) {
+        for column in (0..BLOCK).step_by(VECTORS * LANES) {
             for tile in 0..tiles {
                 let row = self.rows * tile / tiles;
                 let height = self.rows * (tile + 1) / tiles - row;
@@ -174,7 +174,7 @@ impl Tiles {
                     for row in row..row + height {
                         let at = out.wrapping_add(row * width + column);
                         s.prefetch_to_write(at.cast());
-                        s.prefetch_to_write(at.wrapping_add(VECTORS * S::LANES - 1).cast());
+                        s.prefetch_to_write(at.wrapping_add(VECTORS * LANES - 1).cast());
                     }
                 }
                 macro_rules! choose {
@@ -196,7 +196,7 @@ impl Tiles {
     /// # Safety
     /// As `all`; the rows from `row` and the columns from `column` exist.
     #[inline(always)]
-    unsafe fn tile<S: Simd, T: Tail, const VECTORS: usize, const ROWS: usize>(
+    unsafe fn tile<S: Lanes, T: Tail, const VECTORS: usize, const ROWS: usize>(
         &mut self,
         s: S,
         tail: T,
@@ -206,7 +206,7 @@ impl Tiles {
         // SAFETY: the caller's promise.
         unsafe {
             let first = self.totals.wrapping_add(row * BLOCK + column);
-            let total = |r: usize, vector: usize| first.wrapping_add(r * BLOCK + vector * S::LANES);
+            let total = |r: usize, vector: usize| first.wrapping_add(r * BLOCK + vector * LANES);
             let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
             for (r, sums) in sums.iter_mut().enumerate() {
                 for (vector, sum) in sums.iter_mut().enumerate() {
@@ -228,7 +228,7 @@ impl Tiles {
             }
             for (r, sums) in sums.iter().enumerate() {
                 for (vector, sum) in sums.iter().enumerate() {
-                    tail.finish(s, row + r, column + vector * S::LANES, *sum, total(r, vector));
+                    tail.finish(s, row + r, column + vector * LANES, *sum, total(r, vector));
                 }
             }
         }
@@ -239,18 +239,18 @@ impl Tiles {
     /// # Safety
     /// The inputs are in the panel from `weights` on, and from `x` on in each of the tile's rows.
     #[inline(always)]
-    unsafe fn inputs<S: Simd, const VECTORS: usize, const ROWS: usize, const INPUTS: usize>(
+    unsafe fn inputs<S: Lanes, const VECTORS: usize, const ROWS: usize, const INPUTS: usize>(
         &self,
         s: S,
         weights: *const f32,
         x: *const f32,
-        sums: &mut [[S::F; VECTORS]; ROWS],
+        sums: &mut [[S::V; VECTORS]; ROWS],
     ) {
         for input in 0..INPUTS {
             let mut loaded = [s.splat(0.0); VECTORS];
             for (vector, loaded) in loaded.iter_mut().enumerate() {
                 // SAFETY: the caller's promise.
-                *loaded = unsafe { s.load(weights.add(input * BLOCK + vector * S::LANES)) };
+                *loaded = s.load(unsafe { &*weights.add(input * BLOCK + vector * LANES).cast() });
             }
             for (row, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: the caller's promise.

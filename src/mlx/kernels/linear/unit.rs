@@ -8,8 +8,8 @@ use super::layout::{BLOCK, Format};
 use super::many::Many;
 use super::product::Matrix;
 use crate::mlx::kernels::activation::Activation;
-use crate::mlx::kernels::cpu::{Path, Work};
-use crate::mlx::kernels::simd::Simd;
+use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task};
 
 /// Up to this many rows a unit is so short that the threads share the units evenly.
 pub const FEW: usize = 16;
@@ -68,7 +68,7 @@ impl Unit<'_> {
             let mut others = [0.0; FLOATS];
             let others = &mut others[..self.rows.len() * BLOCK];
             self.add_products(second, x(second), others);
-            self.path.run(Gate { activation: *activation, totals, others });
+            sixteen::run(self.path, Gate { activation: *activation, totals, others });
         }
         self.write(totals);
     }
@@ -92,25 +92,25 @@ impl Unit<'_> {
                 match (layout.format(), x.rows) {
                     $(
                         (Format::Affine { bits: 2, scales, .. }, $rows) => {
-                            path.run(FewAffine::<'_, 2, $rows> { layout, scales, data, x, totals })
+                            sixteen::run(path, FewAffine::<'_, 2, $rows> { layout, scales, data, x, totals })
                         }
                         (Format::Affine { bits: 4, scales, .. }, $rows) => {
-                            path.run(FewAffine::<'_, 4, $rows> { layout, scales, data, x, totals })
+                            sixteen::run(path, FewAffine::<'_, 4, $rows> { layout, scales, data, x, totals })
                         }
                         (Format::Affine { bits: 8, scales, .. }, $rows) => {
-                            path.run(FewAffine::<'_, 8, $rows> { layout, scales, data, x, totals })
+                            sixteen::run(path, FewAffine::<'_, 8, $rows> { layout, scales, data, x, totals })
                         }
                         (Format::Dense(float), $rows) => {
-                            path.run(FewDense::<'_, $rows> { layout, float, data, x, totals })
+                            sixteen::run(path, FewDense::<'_, $rows> { layout, float, data, x, totals })
                         }
                     )*
-                    _ => path.run(Many { layout, data, x, totals, out }),
+                    _ => sixteen::run(path, Many { layout, data, x, totals, out }),
                 }
             };
         }
         // Where there are as many registers as that takes.
         if x.rows > 6 && path.registers() < 32 {
-            path.run(Many { layout, data, x, totals, out });
+            sixteen::run(path, Many { layout, data, x, totals, out });
         } else {
             few!(1 2 3 4 5 6 7 8);
         }
@@ -158,18 +158,15 @@ struct Gate<'a> {
     others: &'a [f32],
 }
 
-impl Work for Gate<'_> {
+impl Task for Gate<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let others = self.others.chunks_exact(S::LANES);
-        for (total, other) in self.totals.chunks_exact_mut(S::LANES).zip(others) {
-            // SAFETY: both have as many floats as a vector.
-            unsafe {
-                let activated = self.activation.apply(s, s.load(total.as_ptr()));
-                s.store(total.as_mut_ptr(), s.mul(activated, s.load(other.as_ptr())));
-            }
+    fn run<S: Lanes>(self, s: S) {
+        let totals = self.totals.as_chunks_mut::<LANES>().0;
+        for (total, other) in totals.iter_mut().zip(self.others.as_chunks::<LANES>().0) {
+            let activated = self.activation.apply(s, s.load(total));
+            s.store(s.mul(activated, s.load(other)), total);
         }
     }
 }

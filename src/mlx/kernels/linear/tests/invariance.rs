@@ -5,7 +5,8 @@ use super::{Numbers, Sample, assert_same_bits, formats, product, sample, some_in
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::Pool;
-use crate::mlx::kernels::simd::Portable;
+use crate::mlx::kernels::simd_portable::Portable;
+use crate::mlx::kernels::sixteen::LANES;
 
 #[test]
 fn a_row_does_not_depend_on_the_others_nor_on_threads() {
@@ -71,7 +72,7 @@ fn gated_products_are_those_of_their_parts() {
             let expected: Vec<f32> = gates
                 .iter()
                 .zip(&ups)
-                .map(|(&gate, up)| activation.apply(Portable::<1>, [gate])[0] * up)
+                .map(|(&gate, up)| activation.apply(Portable, [gate; LANES])[0] * up)
                 .collect();
             for path in Path::all() {
                 let mut out = vec![f32::NAN; rows * outputs];

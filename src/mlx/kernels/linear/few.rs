@@ -140,84 +140,127 @@ pub fn number<S: Lanes, const BITS: u32>(s: S, words: S::W, place: u32) -> S::V 
     s.to_float(s.and(words, s.splat_word(((1 << BITS) - 1) << (BITS * place))))
 }
 
-/// A dense block times `ROWS` rows.
-pub struct FewDense<'a, const ROWS: usize> {
+/// `BLOCKS` neighbouring dense blocks times `ROWS` rows.
+///
+/// Each output is one chain of products, and a chain waits for itself: of one block there are too few to keep up
+/// with memory when elements are small.
+pub struct FewDense<'a, const ROWS: usize, const BLOCKS: usize> {
     pub layout: Layout,
     pub float: Float,
+    /// The blocks, one after the other.
     pub data: &'a [u8],
     pub x: Chunk<'a>,
-    /// `[ROWS][32]`, to which the products are added.
+    /// `[BLOCKS][ROWS][32]`, to which the products are added.
     pub totals: &'a mut [f32],
 }
 
-impl<const ROWS: usize> Task for FewDense<'_, ROWS> {
+impl<const ROWS: usize, const BLOCKS: usize> Task for FewDense<'_, ROWS, BLOCKS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Lanes>(self, s: S) {
-        match (S::WIDE, ROWS) {
-            (true, _) | (false, 1 | 2) => self.all_columns::<S, 2>(s),
-            (false, _) => self.all_columns::<S, 1>(s),
+        let bytes = self.layout.block_bytes();
+        assert!(self.data.len() == BLOCKS * bytes && self.totals.len() == BLOCKS * ROWS * BLOCK);
+        let padded = self.layout.inputs().next_multiple_of(PIECE);
+        assert!(self.x.rows == ROWS && self.x.values.len() == padded * ROWS);
+        match self.float {
+            Float::F32 => self.elements(s, Float::F32),
+            Float::F16 => self.elements(s, Float::F16),
+            Float::Bf16 => self.elements(s, Float::Bf16),
         }
     }
 }
 
-impl<const ROWS: usize> FewDense<'_, ROWS> {
+impl<const ROWS: usize, const BLOCKS: usize> FewDense<'_, ROWS, BLOCKS> {
+    /// With a constant `float`. Both halves of a line at once where the sums then stay in registers.
     #[inline(always)]
-    fn all_columns<S: Lanes, const VECTORS: usize>(self, s: S) {
-        assert!(self.data.len() == self.layout.block_bytes() && self.totals.len() == ROWS * BLOCK);
-        let padded = self.layout.inputs().next_multiple_of(PIECE);
-        assert!(self.x.rows == ROWS && self.x.values.len() == padded * ROWS);
-        match self.float {
-            Float::F32 => self.columns::<S, VECTORS>(s, Float::F32),
-            Float::F16 => self.columns::<S, VECTORS>(s, Float::F16),
-            Float::Bf16 => self.columns::<S, VECTORS>(s, Float::Bf16),
+    fn elements<S: Lanes>(mut self, s: S, float: Float) {
+        if S::WIDE || ROWS <= 2 {
+            self.halves::<S, 2>(s, float, 0);
+        } else {
+            self.halves::<S, 1>(s, float, 0);
+            self.halves::<S, 1>(s, float, 1);
         }
     }
 
+    /// The halves `first..first + HALVES` of all lines.
     #[inline(always)]
-    fn columns<S: Lanes, const VECTORS: usize>(self, s: S, float: Float) {
-        let (inputs, step) = (self.layout.inputs(), self.layout.step());
+    fn halves<S: Lanes, const HALVES: usize>(&mut self, s: S, float: Float, first: usize) {
         let line = BLOCK * float.size();
-        for first in (0..inputs).step_by(step) {
-            for column in (0..BLOCK).step_by(VECTORS * LANES) {
-                let totals = self.totals.as_mut_ptr();
-                let place = |row: usize, vector: usize| row * BLOCK + column + vector * LANES;
-                let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
-                for (row, sums) in sums.iter_mut().enumerate() {
-                    for (vector, sum) in sums.iter_mut().enumerate() {
-                        // SAFETY: `totals` has `ROWS` rows of `BLOCK` floats.
-                        *sum = s.load(unsafe { &*totals.add(place(row, vector)).cast() });
-                    }
+        let mut sums = [[[s.splat(0.0); HALVES]; ROWS]; BLOCKS];
+        for (sums, totals) in sums.as_flattened_mut().iter_mut().zip(self.totals.as_chunks::<BLOCK>().0) {
+            for (half, sum) in sums.iter_mut().enumerate() {
+                let mut lanes = [0.0; LANES];
+                for (lane, value) in lanes.iter_mut().enumerate() {
+                    *value = totals[place(float, first + half, lane)];
                 }
-                for input in first..inputs.min(first + step) {
-                    let at = self.data.as_ptr().wrapping_add(input * line + column * float.size());
-                    let x = self.x.values.as_ptr().wrapping_add(input / PIECE * ROWS * PIECE + input % PIECE);
-                    for ahead in (0..VECTORS * LANES * float.size()).step_by(64) {
-                        s.prefetch(at.wrapping_add(AHEAD + ahead));
-                    }
-                    // A loop and not `from_fn`, which is compiled apart and so without the instructions.
-                    let mut weights = [s.splat(0.0); VECTORS];
-                    for (vector, weights) in weights.iter_mut().enumerate() {
-                        // SAFETY: the input is below `inputs` and the column is in the block.
-                        *weights = unsafe { load(s, float, at.add(vector * LANES * float.size())) };
-                    }
-                    for (row, sums) in sums.iter_mut().enumerate() {
-                        // SAFETY: the input's piece has values of each row.
-                        let value = s.splat(unsafe { *x.add(row * PIECE) });
-                        for (sum, weight) in sums.iter_mut().zip(weights) {
-                            *sum = s.fma(weight, value, *sum);
-                        }
-                    }
+                *sum = s.load(&lanes);
+            }
+        }
+        for input in 0..self.layout.inputs() {
+            let mut weights = [[s.splat(0.0); HALVES]; BLOCKS];
+            for (block, weights) in weights.iter_mut().enumerate() {
+                let at = self.data.as_ptr().wrapping_add(block * self.layout.block_bytes() + input * line);
+                for ahead in (0..line).step_by(64) {
+                    s.prefetch(at.wrapping_add(AHEAD + ahead));
                 }
-                for (row, sums) in sums.iter().enumerate() {
-                    for (vector, sum) in sums.iter().enumerate() {
-                        // SAFETY: as where they were loaded.
-                        s.store(*sum, unsafe { &mut *totals.add(place(row, vector)).cast() });
+                for (half, weights) in weights.iter_mut().enumerate() {
+                    // SAFETY: `run` saw that there are as many blocks, and the input is one of the layout's.
+                    *weights = unsafe { half_line(s, float, at, first + half) };
+                }
+            }
+            let x = self.x.values.as_ptr().wrapping_add(input / PIECE * ROWS * PIECE + input % PIECE);
+            for row in 0..ROWS {
+                // SAFETY: the input's piece has values of each row.
+                let value = s.splat(unsafe { *x.add(row * PIECE) });
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    for (sum, weights) in sums[row].iter_mut().zip(weights) {
+                        *sum = s.fma(weights, value, *sum);
                     }
                 }
             }
         }
+        for (sums, totals) in sums.as_flattened().iter().zip(self.totals.as_chunks_mut::<BLOCK>().0) {
+            for (half, sum) in sums.iter().enumerate() {
+                let mut lanes = [0.0; LANES];
+                s.store(*sum, &mut lanes);
+                for (lane, value) in lanes.into_iter().enumerate() {
+                    totals[place(float, first + half, lane)] = value;
+                }
+            }
+        }
+    }
+}
+
+/// Half of a line of 32 elements: the first and the last sixteen, or, of bfloat16, those at even and at odd places.
+/// Those are one operation away from float32, others two.
+///
+/// # Safety
+/// There is a line at `line`.
+#[inline(always)]
+unsafe fn half_line<S: Lanes>(s: S, float: Float, line: *const u8, half: usize) -> S::V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match float {
+            Float::F32 | Float::F16 => load(s, float, line.add(half * LANES * float.size())),
+            Float::Bf16 => {
+                let pairs = s.load_words(&*line.cast());
+                s.with_bits(if half == 0 {
+                    s.shl(pairs, 16)
+                } else {
+                    s.and(pairs, s.splat_word(0xffff_0000))
+                })
+            }
+        }
+    }
+}
+
+/// The output of a lane of half of a line.
+#[inline(always)]
+fn place(float: Float, half: usize, lane: usize) -> usize {
+    match float {
+        Float::F32 | Float::F16 => half * LANES + lane,
+        Float::Bf16 => 2 * lane + half,
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::arrange::Arrangement;
-use super::layout::Layout;
+use super::layout::{Float, Format, Layout};
 use super::unit::{CHUNK, FEW, Output, Piece, Unit};
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::cpu::Path;
@@ -213,6 +213,32 @@ impl<'a> Product<'a> {
         }
     }
 
+    /// The blocks in ones and twos, evenly for so many threads, where the only row is better computed for two blocks at
+    /// a time: the first block, and how many. Each element is small, and more chains of products go on meanwhile.
+    fn pairs(&self, threads: usize) -> Option<Vec<(usize, usize)>> {
+        let small =
+            |matrix: &Matrix| matches!(matrix.layout.format(), Format::Dense(Float::F16 | Float::Bf16));
+        let [task] = self.tasks.as_slice() else { return None };
+        let pieces = &self.pieces[task.pieces.clone()];
+        if task.rows.len() > 1 || !pieces.iter().flat_map(Piece::matrices).all(small) {
+            return None;
+        }
+        let mut pairs = Vec::with_capacity(self.units / 2 + threads + pieces.len());
+        let mut at = 0;
+        let mut piece_end = 0;
+        for piece in pieces {
+            piece_end += piece.first.layout.blocks();
+            while at < piece_end {
+                // Neither beyond the piece nor beyond the part of the thread.
+                let part_end = (1..=threads).map(|t| self.units * t / threads).find(|end| *end > at);
+                let count = 2.min(piece_end - at).min(part_end.unwrap_or(piece_end) - at);
+                pairs.push((at, count));
+                at += count;
+            }
+        }
+        Some(pairs)
+    }
+
     fn run(&self, pool: &Pool, x: &[f32], out: &mut [f32]) -> Result<(), Panicked> {
         assert!(out.len() == self.rows * self.width);
         assert!(self.residual.is_none_or(|residual| residual.len() == out.len()));
@@ -289,7 +315,9 @@ impl<'a> Product<'a> {
         out: &mut [f32],
     ) -> Result<(), Panicked> {
         let out = Output(out.as_mut_ptr());
+        let pairs = self.pairs(pool.threads());
         let work = |unit: usize| {
+            let (unit, blocks) = pairs.as_ref().map_or((unit, 1), |pairs| pairs[unit]);
             let task = &self.tasks[self.tasks.partition_point(|task| task.before <= unit) - 1];
             let mut block = unit - task.before;
             let mut pieces = self.pieces[task.pieces.clone()].iter();
@@ -311,6 +339,7 @@ impl<'a> Product<'a> {
                 path: self.path,
                 piece,
                 block,
+                blocks,
                 rows: rows.clone(),
                 order: self.order.as_deref(),
                 out: &out,
@@ -322,7 +351,7 @@ impl<'a> Product<'a> {
         // The weights of a few rows stream evenly from memory; otherwise units may differ in cost.
         let rows = self.tasks.first().map_or(0, |task| task.rows.len());
         if rows <= FEW && self.tasks.iter().all(|task| task.rows.len() == rows) {
-            pool.run(self.units, &work)
+            pool.run(pairs.as_ref().map_or(self.units, Vec::len), &work)
         } else {
             pool.run_claiming(self.units, &work)
         }

@@ -35,15 +35,17 @@ pub struct Output(pub *mut f32);
 // SAFETY: the threads write to different elements, see where it is used.
 unsafe impl Sync for Output {}
 
-/// A chunk of rows times a block.
+/// A chunk of rows times a block; or one row times two neighbouring blocks of dense matrices.
 pub struct Unit<'a> {
     pub path: Path,
     pub piece: &'a Piece<'a>,
+    /// The first, and how many there are.
     pub block: usize,
+    pub blocks: usize,
     pub rows: Range<usize>,
     /// The output's row for each of all rows, which are in another order, if given.
     pub order: Option<&'a [usize]>,
-    /// `[rows][width]`, in which no other unit has these rows and this block's columns.
+    /// `[rows][width]`, in which no other unit has these rows and these blocks' columns.
     pub out: &'a Output,
     pub width: usize,
     pub residual: Option<&'a [f32]>,
@@ -62,29 +64,29 @@ impl Unit<'_> {
     fn compute<'x, const FLOATS: usize>(&self, x: impl Fn(&Matrix) -> Chunk<'x>) {
         let first = &self.piece.first;
         let mut totals = [0.0; FLOATS];
-        let totals = &mut totals[..self.rows.len() * BLOCK];
+        let totals = &mut totals[..self.blocks * self.rows.len() * BLOCK];
         self.add_products(first, x(first), totals);
         if let Some((second, activation)) = &self.piece.second {
             let mut others = [0.0; FLOATS];
-            let others = &mut others[..self.rows.len() * BLOCK];
+            let others = &mut others[..self.blocks * self.rows.len() * BLOCK];
             self.add_products(second, x(second), others);
             sixteen::run(self.path, Gate { activation: *activation, totals, others });
         }
         self.write(totals);
     }
 
-    /// The output's elements of a row and of the columns of this block.
-    fn place(&self, row: usize) -> usize {
-        self.order.map_or(row, |order| order[row]) * self.width + self.piece.column + self.block * BLOCK
+    /// The output's elements of a row and of the columns of a block.
+    fn place(&self, row: usize, block: usize) -> usize {
+        self.order.map_or(row, |order| order[row]) * self.width + self.piece.column + block * BLOCK
     }
 
-    /// Adds the products of the rows with a block, and its bias, to `totals` `[rows][32]`, which is zero.
+    /// Adds the products of the rows with the blocks, and their bias, to `totals` `[blocks][rows][32]`, which is zero.
     fn add_products(&self, matrix: &Matrix, x: Chunk, totals: &mut [f32]) {
         let layout = *matrix.layout;
-        let data = &matrix.data[self.block * layout.block_bytes()..][..layout.block_bytes()];
+        let data = &matrix.data[self.block * layout.block_bytes()..][..self.blocks * layout.block_bytes()];
         let path = self.path;
         let out = self.order.is_none().then(|| {
-            let place = self.place(self.rows.start);
+            let place = self.place(self.rows.start, self.block);
             (self.out.0.wrapping_add(place).cast_const(), self.width)
         });
         macro_rules! few {
@@ -101,33 +103,45 @@ impl Unit<'_> {
                             sixteen::run(path, FewAffine::<'_, 8, $rows> { layout, scales, data, x, totals })
                         }
                         (Format::Dense(float), $rows) => {
-                            sixteen::run(path, FewDense::<'_, $rows> { layout, float, data, x, totals })
+                            sixteen::run(path, FewDense::<'_, $rows, 1> { layout, float, data, x, totals })
                         }
                     )*
                     _ => sixteen::run(path, Many { layout, data, x, totals, out }),
                 }
             };
         }
-        // Where there are as many registers as that takes.
-        if x.rows > 6 && path.registers() < 32 {
+        if self.blocks == 2 {
+            let Format::Dense(float) = layout.format() else { unreachable!("only dense blocks are paired") };
+            sixteen::run(path, FewDense::<'_, 1, 2> { layout, float, data, x, totals });
+        } else if x.rows > 6 && path.registers() < 32 {
+            // More rows take more registers.
             sixteen::run(path, Many { layout, data, x, totals, out });
         } else {
             few!(1 2 3 4 5 6 7 8);
         }
         if let Some(bias) = matrix.bias {
-            let bias = &bias[self.block * BLOCK..];
-            for totals in totals.chunks_exact_mut(BLOCK) {
-                totals.iter_mut().zip(bias).for_each(|(total, bias)| *total += bias);
+            let blocks =
+                totals.chunks_exact_mut(x.rows * BLOCK).zip(bias[self.block * BLOCK..].chunks(BLOCK));
+            for (totals, bias) in blocks {
+                for totals in totals.chunks_exact_mut(BLOCK) {
+                    totals.iter_mut().zip(bias).for_each(|(total, bias)| *total += bias);
+                }
             }
         }
     }
 
-    /// Writes the block's columns, with the residual added.
+    /// Writes the blocks' columns, with the residual added.
     fn write(&self, totals: &[f32]) {
+        for (block, totals) in (self.block..).zip(totals.chunks_exact(self.rows.len() * BLOCK)) {
+            self.write_block(block, totals);
+        }
+    }
+
+    fn write_block(&self, block: usize, totals: &[f32]) {
         let outputs = self.piece.first.layout.outputs();
-        let columns = BLOCK.min(outputs - self.block * BLOCK);
+        let columns = BLOCK.min(outputs - block * BLOCK);
         for (row, totals) in self.rows.clone().zip(totals.chunks_exact(BLOCK)) {
-            let start = self.place(row);
+            let start = self.place(row, block);
             // SAFETY: the output has this row and these columns, and no other unit has both.
             let out = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(start), columns) };
             let residual = self.residual.map(|residual| &residual[start..][..columns]);

@@ -119,3 +119,28 @@ fn several_matrices_bias_and_residual() {
     multiply_on(Path::best(), &pool, &[], 0, &none, None, &mut []).unwrap();
     multiply_on(Path::best(), &pool, &[], 0, &matrices, None, &mut []).unwrap();
 }
+
+/// One row takes two blocks of such matrices at a time, which must not cross from one matrix to the next.
+#[test]
+fn several_matrices_of_halves_with_bias_and_residual() {
+    let mut numbers = Numbers(10);
+    let inputs = 200;
+    let samples = [(Float::Bf16, 100), (Float::F16, 33), (Float::Bf16, 5), (Float::Bf16, 64)]
+        .map(|(float, outputs)| sample(Format::Dense(float), outputs, inputs, &mut numbers));
+    let biases = samples.each_ref().map(|sample| numbers.floats(sample.layout.outputs()));
+    let pairs = samples.iter().zip(&biases);
+    let matrices: Vec<Matrix> =
+        pairs.map(|(sample, bias)| Matrix { bias: Some(bias), ..sample.matrix() }).collect();
+    let (x, residual) = (numbers.floats(inputs), numbers.floats(202));
+    let alone = Pool::new(1).unwrap();
+    let parts = samples.iter().flat_map(|sample| product(Path::best(), &alone, &x, 1, &[sample.matrix()]));
+    let expected: Vec<f32> = parts.zip(biases.concat()).zip(&residual).map(|((a, b), c)| a + b + c).collect();
+    for path in Path::all() {
+        for threads in 1..=4 {
+            let mut out = vec![f32::NAN; 202];
+            let pool = Pool::new(threads).unwrap();
+            multiply_on(path, &pool, &x, 1, &matrices, Some(&residual), &mut out).unwrap();
+            assert_eq!(out, expected, "{path:?} {threads}");
+        }
+    }
+}

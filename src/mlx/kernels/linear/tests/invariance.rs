@@ -60,12 +60,17 @@ fn gated_products_are_those_of_their_parts() {
     let mut numbers = Numbers(5);
     let pool = Pool::new(2).unwrap();
     let (outputs, inputs) = (90, 128);
-    let format = Format::Affine { bits: 4, group: 32, scales: Float::F16 };
-    let mut gate = sample(format, outputs, inputs, &mut numbers);
-    // Half of the gate's and all of the up matrix's form differ.
-    let up = sample(Format::Dense(Float::F32), outputs, inputs, &mut numbers);
+    let affine = |bits, group, scales| Format::Affine { bits, group, scales };
+    let forms = [
+        (affine(4, 32, Float::F16), Format::Dense(Float::F32)),
+        (affine(8, 64, Float::Bf16), Format::Dense(Float::F32)),
+        (Format::Dense(Float::Bf16), Format::Dense(Float::F16)),
+    ];
+    let samples =
+        forms.map(|(gate, up)| [gate, up].map(|format| sample(format, outputs, inputs, &mut numbers)));
     for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2] {
-        for rows in [1, 4, 6, 50, 130] {
+        for ([gate, up], rows) in samples.iter().flat_map(|pair| [1, 4, 6, 50, 130].map(|rows| (pair, rows)))
+        {
             let x: Vec<f32> = numbers.floats(rows * inputs).iter().map(|x| x / 64.0).collect();
             let gates = product(Path::best(), &pool, &x, rows, &[gate.matrix()]);
             let ups = product(Path::best(), &pool, &x, rows, &[up.matrix()]);
@@ -81,8 +86,6 @@ fn gated_products_are_those_of_their_parts() {
                 assert_same_bits(&out, &expected, || format!("{activation:?} {path:?} {rows}"));
             }
         }
-        gate =
-            sample(Format::Affine { bits: 8, group: 64, scales: Float::Bf16 }, outputs, inputs, &mut numbers);
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) mod primitive;
 #[cfg(all(test, cpu_kernels))]
 mod primitive_tests;
 pub(crate) mod rope;
+pub(crate) mod rows;
 pub(crate) mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod simd_avx2;

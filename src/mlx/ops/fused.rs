@@ -15,7 +15,7 @@ use crate::mlx::kernels::kernel::{Kernel, Output};
 use crate::mlx::kernels::linear::{Layout, Matrix, multiply, multiply_gated};
 use crate::mlx::kernels::norm::rms_norm;
 use crate::mlx::kernels::primitive::apply;
-use crate::mlx::kernels::{scratch, threads, vocabulary};
+use crate::mlx::kernels::{rows, scratch, threads, vocabulary};
 use crate::mlx::{Array, Dtype, prim};
 
 /// A root-mean-square normalisation that comes before a product: `gain` float32 `[features]`.
@@ -223,10 +223,7 @@ impl Kernel for Normalized {
         let out = floats_mut(only(outputs)?)?;
         let [x, gain] = inputs else { return Err(wrong_count()) };
         let (x, gain) = (floats(x)?, floats(gain)?);
-        for (x, out) in x.chunks_exact(gain.len()).zip(out.chunks_exact_mut(gain.len())) {
-            rms_norm(x, Some(gain), self.eps, out);
-        }
-        Ok(())
+        norms(x, gain.len(), gain, self.eps, out)
     }
 }
 
@@ -287,11 +284,15 @@ fn with_normalized<T>(
     let (gain, rest) = rest.split_first().ok_or_else(wrong_count)?;
     let gain = floats(gain)?;
     scratch::with(x.len(), |normal| {
-        for (x, normal) in x.chunks_exact(features).zip(normal.chunks_exact_mut(features)) {
-            rms_norm(x, Some(gain), eps, normal);
-        }
+        norms(x, features, gain, eps, normal)?;
         work(normal, rows, rest)
     })
+}
+
+/// The norms of rows of `width` numbers.
+fn norms(x: &[f32], width: usize, gain: &[f32], eps: f32, out: &mut [f32]) -> Result<()> {
+    let norm = |row: usize, out: &mut [f32]| rms_norm(&x[row * width..][..width], Some(gain), eps, out);
+    Ok(rows::each(&*threads::pool()?, out, width, &norm)?)
 }
 
 fn features(products: &[Product]) -> usize {

@@ -31,4 +31,4 @@ mod tests;
 pub use call::{attend, attend_on};
 pub use convert::{Source, Target, convert};
 pub use shape::{Attention, BLOCK, GROUP, KvForm, KvShape, Mask, Sequence, Span};
-pub use store::{NewTokens, store};
+pub use store::{NewTokens, store, store_on};

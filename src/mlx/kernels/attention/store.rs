@@ -1,11 +1,14 @@
 //! Writing keys and values of new tokens into slabs.
 
+use std::sync::{Mutex, PoisonError};
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::affine::{store_key, store_value};
 use super::shape::{GROUP, KvForm, KvShape};
 use super::turbo;
+use crate::mlx::kernels::pool::{Panicked, Pool};
 
 /// Keys and values of consecutive new tokens, `[tokens][kv_heads * dims]`, keys rotated.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +64,60 @@ pub fn store(
             store_quantised(shape, keys, values, capacity, at, new, key, value)
         }
     }
+}
+
+/// Positions of a head that a thread stores at a time: a multiple of 16, because such lie together.
+const RUN: usize = 64;
+
+/// Fewer tokens than this are not worth waking other threads.
+const FEW: usize = 32;
+
+/// [`store`] on all threads of a pool where there is enough to do.
+///
+/// # Panics
+/// When lengths do not fit together. A panic of a thread at work is an error instead.
+pub fn store_on(
+    pool: &Pool,
+    shape: &KvShape,
+    keys: &mut [u8],
+    values: &mut [u8],
+    capacity: usize,
+    at: usize,
+    new: &NewTokens<'_>,
+) -> Result<(), Panicked> {
+    if new.tokens < FEW || pool.threads() == 1 {
+        store(shape, keys, values, capacity, at, new);
+        return Ok(());
+    }
+    shape.check();
+    assert!(capacity.is_multiple_of(GROUP) && at + new.tokens <= capacity, "tokens leave the slab");
+    let (keys, values) = (&mut keys[..shape.key_bytes(capacity)], &mut values[..shape.value_bytes(capacity)]);
+    let end = at + new.tokens;
+    // A run of a head's positions is a slab by itself, of one head.
+    let one = KvShape { kv_heads: 1, ..*shape };
+    let heads = keys.chunks_exact_mut(one.key_bytes(capacity));
+    let heads = heads.zip(values.chunks_exact_mut(one.value_bytes(capacity)));
+    let mut parts = Vec::with_capacity(shape.kv_heads * (new.tokens / RUN + 2));
+    for (head, (keys, values)) in heads.enumerate() {
+        let runs = keys.chunks_mut(one.key_bytes(RUN)).zip(values.chunks_mut(one.value_bytes(RUN)));
+        for (index, run) in runs.enumerate().take(end.div_ceil(RUN)).skip(at / RUN) {
+            let start = index * RUN;
+            parts.push(Mutex::new((head, start, at.max(start)..end.min(start + RUN), run)));
+        }
+    }
+    pool.run(parts.len(), &|part| {
+        let mut part = parts[part].lock().unwrap_or_else(PoisonError::into_inner);
+        let (head, start, positions, (keys, values)) = &mut *part;
+        let token = positions.start - at;
+        let new = NewTokens {
+            keys: &new.keys[token * new.key_stride + *head * shape.key_dims..],
+            values: &new.values[token * new.value_stride + *head * shape.value_dims..],
+            tokens: positions.len(),
+            ..*new
+        };
+        let capacity = RUN.min(capacity - *start);
+        store(&one, keys, values, capacity, positions.start - *start, &new);
+    })
 }
 
 /// Numbers that are converted at a time.

@@ -10,7 +10,7 @@ use crate::mlx::kernels::bytes::{floats, floats_mut};
 use crate::mlx::kernels::kernel::{Kernel, Output};
 use crate::mlx::kernels::primitive::apply;
 use crate::mlx::kernels::rope::Rotation;
-use crate::mlx::kernels::{scratch, threads};
+use crate::mlx::kernels::{rows, scratch, threads};
 use crate::mlx::{Array, Dtype};
 
 /// Causal attention with grouped heads and rotary positions.
@@ -148,14 +148,10 @@ impl Step {
     ) -> Result<()> {
         let dims = self.attention.head_dim;
         let width = heads * dims;
-        if width == 0 {
-            return Ok(());
-        }
-        for (token, row) in rotated.chunks_exact_mut(width).enumerate() {
+        Ok(rows::each(&*threads::pool()?, rotated, width, &|token, row| {
             row.copy_from_slice(&projected[token * stride + first..][..width]);
             self.attention.rotation.rotate(row, heads, dims, self.offset + token);
-        }
-        Ok(())
+        })?)
     }
 
     /// Writes the new tokens to the segments that they fall into.
@@ -180,7 +176,7 @@ impl Step {
                 tokens,
                 ..*new
             };
-            attention::store(&self.shape, keys, values, self.segment, at, &part);
+            attention::store_on(&*threads::pool()?, &self.shape, keys, values, self.segment, at, &part)?;
             done += tokens;
         }
         Ok(())

@@ -5,6 +5,7 @@ mod affine;
 mod invariance;
 mod keep;
 mod limits;
+mod storing;
 mod turbo;
 
 use half::{bf16, f16};

@@ -4,6 +4,10 @@ use super::exp::exp;
 use super::sixteen::Lanes;
 
 /// A function between two matrices of a feed-forward layer.
+#[cfg_attr(
+    feature = "mlx",
+    expect(dead_code, reason = "other functions than that of Llama are for coming families")
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// x · σ(x)

@@ -6,9 +6,6 @@
 //! fused operations in a fixed order, and the lanes of a vector are different outputs, so that all instruction sets
 //! give the same bits.
 
-// The kernels take more forms of weights, keys and masks than the families and cache kinds of today ask for.
-#![allow(dead_code, unused_imports)]
-
 pub(crate) mod activation;
 pub(crate) mod arena;
 pub(crate) mod attention;

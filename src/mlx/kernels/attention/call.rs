@@ -10,7 +10,7 @@ use super::tile::{Scratch, Tile, Work, sees, tile_queries};
 use super::turbo;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::{Panicked, Pool};
-use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task};
+use crate::mlx::kernels::sixteen::{self, Lanes, Task};
 
 /// Tiles with no more rows than this may have their blocks computed by several threads.
 const SPLIT_ROWS: usize = 128;

@@ -144,6 +144,7 @@ impl Span<'_> {
 
 /// An additional mask of one sequence, `[queries][keys]`, where key 0 is the sequence's `first_position`.
 /// It hides positions besides those hidden by order and window.
+#[cfg_attr(feature = "mlx", expect(dead_code, reason = "no family has a mask of its own yet"))]
 #[derive(Clone, Copy, Debug)]
 pub enum Mask<'a> {
     /// Added to the scores after scale and soft cap; -∞ hides.

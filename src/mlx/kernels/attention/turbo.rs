@@ -17,7 +17,7 @@
 
 use half::f16;
 
-use super::shape::{GROUP, KvShape};
+use super::shape::KvShape;
 use super::stored::{F32, Keys, Stored, Values};
 use crate::mlx::kernels::sixteen::{LANES, Lanes, tree};
 use crate::mlx::turboquant::{self, EPSILON, tables};

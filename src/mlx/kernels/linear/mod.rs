@@ -14,9 +14,9 @@ mod product;
 mod unit;
 
 pub use layout::{Float, Format, Layout};
-pub use product::{
-    Matrix, multiply, multiply_chosen, multiply_gated, multiply_gated_chosen, multiply_gated_on, multiply_on,
-};
+pub use product::{Matrix, multiply, multiply_gated};
+#[cfg_attr(feature = "mlx", expect(unused_imports, reason = "for families with experts"))]
+pub use product::{multiply_chosen, multiply_gated_chosen};
 
 #[cfg(all(test, not(feature = "mlx")))]
 mod tests;

@@ -97,6 +97,7 @@ pub fn multiply_gated_on(
 ///
 /// # Panics
 /// When sizes do not agree or there is no such expert. A panic of a thread at work is an error instead.
+#[cfg_attr(feature = "mlx", expect(dead_code, reason = "for families with experts"))]
 pub fn multiply_chosen(
     pool: &Pool,
     x: &[f32],
@@ -114,6 +115,7 @@ pub fn multiply_chosen(
 ///
 /// # Panics
 /// As [`multiply_chosen`].
+#[cfg_attr(feature = "mlx", expect(dead_code, reason = "for families with experts"))]
 #[allow(clippy::too_many_arguments)]
 pub fn multiply_gated_chosen(
     pool: &Pool,

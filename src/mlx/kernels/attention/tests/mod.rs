@@ -11,6 +11,8 @@ mod turbo;
 use half::{bf16, f16};
 
 use super::affine::quantise;
+use super::call::attend_on;
+use super::shape::BLOCK;
 use super::*;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::Pool;

@@ -5,7 +5,8 @@ mod invariance;
 
 use half::{bf16, f16};
 
-use super::{Float, Format, Layout, Matrix, multiply_on};
+use super::product::multiply_on;
+use super::{Float, Format, Layout, Matrix};
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::Pool;
 

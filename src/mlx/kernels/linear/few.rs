@@ -1,5 +1,7 @@
 //! A block times a few rows: weights go from memory through registers into the products.
 
+use std::ops::Range;
+
 use super::arrange::{Chunk, PIECE};
 use super::layout::{BLOCK, Float, Layout, WORDS};
 use crate::mlx::kernels::sixteen::{LANES, Lanes, Task};
@@ -140,6 +142,9 @@ pub fn number<S: Lanes, const BITS: u32>(s: S, words: S::W, place: u32) -> S::V 
     s.to_float(s.and(words, s.splat_word(((1 << BITS) - 1) << (BITS * place))))
 }
 
+/// Lines whose halves are computed one after the other: they stay in the first-level cache.
+const LINES: usize = 256;
+
 /// `BLOCKS` neighbouring dense blocks times `ROWS` rows.
 ///
 /// Each output is one chain of products, and a chain waits for itself: of one block there are too few to keep up
@@ -175,17 +180,27 @@ impl<const ROWS: usize, const BLOCKS: usize> FewDense<'_, ROWS, BLOCKS> {
     /// With a constant `float`. Both halves of a line at once where the sums then stay in registers.
     #[inline(always)]
     fn elements<S: Lanes>(mut self, s: S, float: Float) {
+        let inputs = self.layout.inputs();
         if S::WIDE || ROWS <= 2 {
-            self.halves::<S, 2>(s, float, 0);
-        } else {
-            self.halves::<S, 1>(s, float, 0);
-            self.halves::<S, 1>(s, float, 1);
+            self.halves::<S, 2>(s, float, 0, 0..inputs);
+            return;
+        }
+        for start in (0..inputs).step_by(LINES) {
+            let lines = start..inputs.min(start + LINES);
+            self.halves::<S, 1>(s, float, 0, lines.clone());
+            self.halves::<S, 1>(s, float, 1, lines);
         }
     }
 
-    /// The halves `first..first + HALVES` of all lines.
+    /// The halves `first..first + HALVES` of the lines of some inputs.
     #[inline(always)]
-    fn halves<S: Lanes, const HALVES: usize>(&mut self, s: S, float: Float, first: usize) {
+    fn halves<S: Lanes, const HALVES: usize>(
+        &mut self,
+        s: S,
+        float: Float,
+        first: usize,
+        inputs: Range<usize>,
+    ) {
         let line = BLOCK * float.size();
         let mut sums = [[[s.splat(0.0); HALVES]; ROWS]; BLOCKS];
         for (sums, totals) in sums.as_flattened_mut().iter_mut().zip(self.totals.as_chunks::<BLOCK>().0) {
@@ -197,7 +212,8 @@ impl<const ROWS: usize, const BLOCKS: usize> FewDense<'_, ROWS, BLOCKS> {
                 *sum = s.load(&lanes);
             }
         }
-        for input in 0..self.layout.inputs() {
+        assert!(inputs.end <= self.layout.inputs());
+        for input in inputs {
             let mut weights = [[s.splat(0.0); HALVES]; BLOCKS];
             for (block, weights) in weights.iter_mut().enumerate() {
                 let at = self.data.as_ptr().wrapping_add(block * self.layout.block_bytes() + input * line);

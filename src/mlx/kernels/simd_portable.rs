@@ -22,6 +22,7 @@ impl Lanes for Portable {
     type W = [u32; LANES];
 
     const WIDE: bool = false;
+    const REGISTERS: bool = false;
 
     #[inline(always)]
     fn splat(self, value: f32) -> [f32; LANES] {

@@ -26,6 +26,8 @@ pub trait Lanes: Copy {
 
     /// Whether sixteen lanes are one register: kernels then block for 32 registers of that size.
     const WIDE: bool;
+    /// Whether values are in registers; code for arrays in memory is best left small.
+    const REGISTERS: bool = true;
 
     fn splat(self, value: f32) -> Self::V;
     fn splat_word(self, value: u32) -> Self::W;

@@ -8,7 +8,9 @@ use half::{bf16, f16};
 use super::affine::{store_key, store_value};
 use super::shape::{GROUP, KvForm, KvShape};
 use super::turbo;
+use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::{Panicked, Pool};
+use crate::mlx::kernels::sixteen::{self, Lanes, Task};
 
 /// Keys and values of consecutive new tokens, `[tokens][kv_heads * dims]`, keys rotated.
 #[derive(Clone, Copy, Debug)]
@@ -54,15 +56,74 @@ pub fn store(
             to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(*from).to_le_bytes());
         }),
         KvForm::Affine { bits, group } => {
-            let key = |from: &[f32], to: &mut [u8], lane| store_key(bits, group, from, to, lane);
-            let value = |from: &[f32], to: &mut [u8], at| store_value(bits, group, from, to, at);
-            store_quantised(shape, keys, values, capacity, at, new, key, value)
+            store_quantised(shape, keys, values, capacity, at, new, &AffineForm { bits, group })
         }
-        KvForm::Turbo { key_bits, value_bits } => {
-            let key = |from: &[f32], to: &mut [u8], lane| turbo::store_key(key_bits, from, to, lane);
-            let value = |from: &[f32], to: &mut [u8], at| turbo::store_value(value_bits, from, to, at);
-            store_quantised(shape, keys, values, capacity, at, new, key, value)
-        }
+        KvForm::Turbo { key_bits, value_bits } => sixteen::run(
+            Path::best(),
+            StoreTurbo { shape, keys, values, capacity, at, new, form: TurboForm { key_bits, value_bits } },
+        ),
+    }
+}
+
+/// Quantises and stores one position.
+trait Quantiser {
+    /// Its key: `lane` of the sixteen positions whose bytes are `to`.
+    fn key(&self, from: &[f32], to: &mut [u8], lane: usize);
+
+    /// Its value: number `at` of the sixteen positions whose bytes are `to`.
+    fn value(&self, from: &[f32], to: &mut [u8], at: usize);
+}
+
+struct AffineForm {
+    bits: u32,
+    group: usize,
+}
+
+impl Quantiser for AffineForm {
+    fn key(&self, from: &[f32], to: &mut [u8], lane: usize) {
+        store_key(self.bits, self.group, from, to, lane);
+    }
+
+    fn value(&self, from: &[f32], to: &mut [u8], at: usize) {
+        store_value(self.bits, self.group, from, to, at);
+    }
+}
+
+struct TurboForm {
+    key_bits: u32,
+    value_bits: u32,
+}
+
+impl Quantiser for TurboForm {
+    #[inline(always)]
+    fn key(&self, from: &[f32], to: &mut [u8], lane: usize) {
+        turbo::store_key(self.key_bits, from, to, lane);
+    }
+
+    #[inline(always)]
+    fn value(&self, from: &[f32], to: &mut [u8], at: usize) {
+        turbo::store_value(self.value_bits, from, to, at);
+    }
+}
+
+/// Storing as TurboQuant, compiled for each instruction set: the compiler finds the vectors by itself.
+struct StoreTurbo<'a> {
+    shape: &'a KvShape,
+    keys: &'a mut [u8],
+    values: &'a mut [u8],
+    capacity: usize,
+    at: usize,
+    new: &'a NewTokens<'a>,
+    form: TurboForm,
+}
+
+impl Task for StoreTurbo<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _: S) {
+        let StoreTurbo { shape, keys, values, capacity, at, new, form } = self;
+        store_quantised(shape, keys, values, capacity, at, new, &form);
     }
 }
 
@@ -158,8 +219,8 @@ fn store_floats<const BYTES: usize>(
     }
 }
 
-/// `key` and `value` store those of one position among the bytes of sixteen.
 #[allow(clippy::too_many_arguments)]
+#[inline(always)]
 fn store_quantised(
     shape: &KvShape,
     keys: &mut [u8],
@@ -167,8 +228,7 @@ fn store_quantised(
     capacity: usize,
     at: usize,
     new: &NewTokens<'_>,
-    key: impl Fn(&[f32], &mut [u8], usize),
-    value: impl Fn(&[f32], &mut [u8], usize),
+    form: &impl Quantiser,
 ) {
     let (key_bytes, value_bytes) = (shape.key_group_bytes(), shape.value_group_bytes());
     for token in 0..new.tokens {
@@ -176,9 +236,9 @@ fn store_quantised(
             let sixteen = head * (capacity / GROUP) + (at + token) / GROUP;
             let lane = (at + token) % GROUP;
             let from = &new.keys[token * new.key_stride + head * shape.key_dims..][..shape.key_dims];
-            key(from, &mut keys[sixteen * key_bytes..][..key_bytes], lane);
+            form.key(from, &mut keys[sixteen * key_bytes..][..key_bytes], lane);
             let from = &new.values[token * new.value_stride + head * shape.value_dims..][..shape.value_dims];
-            value(from, &mut values[sixteen * value_bytes..][..value_bytes], lane);
+            form.value(from, &mut values[sixteen * value_bytes..][..value_bytes], lane);
         }
     }
 }

@@ -60,15 +60,14 @@ impl<const BITS: u32> Stored for TurboValues<BITS> {
 
 /// Runs `$body` for each number `$i` from 0 to 31, with the words that hold it and its first bit in them.
 ///
-/// Compilers keep such a loop, and then shifts are by numbers that they do not know. With wide registers, where that
-/// counts, it is written out.
+/// Compilers keep such a loop, and then shifts are by numbers that they do not know: it is written out.
 macro_rules! for_numbers {
     ($s:ident, $bits:ident, $rows:ident, |$i:ident, $words:ident, $shift:ident| $body:block) => {{
         let mut words = [$s.load_words(&$rows[0]); 8];
         for (word, row) in words.iter_mut().zip($rows) {
             *word = $s.load_words(row);
         }
-        if S::WIDE {
+        if S::REGISTERS {
             for_numbers!(
                 [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31]
                 ($s, $bits, words, |$i, $words, $shift| $body)
@@ -139,6 +138,7 @@ impl<const BITS: u32> Values for TurboValues<BITS> {
 }
 
 /// Quantises a group of 32 numbers. Gives scale and zero; `numbers` are as they are stored, not negative.
+#[inline(always)]
 pub fn quantise(
     from: &[f32; turboquant::GROUP],
     bits: u32,
@@ -177,6 +177,7 @@ pub fn quantise(
 }
 
 /// Stores the key of one position: `lane` of the sixteen positions whose bytes are `to`.
+#[inline(always)]
 pub fn store_key(bits: u32, from: &[f32], to: &mut [u8], lane: usize) {
     let mut numbers = [0; turboquant::GROUP];
     let blocks = to.chunks_exact_mut(2 * HALVES + bits as usize * ROW);
@@ -204,6 +205,7 @@ pub fn store_key(bits: u32, from: &[f32], to: &mut [u8], lane: usize) {
 }
 
 /// Stores the value of one position: number `at` of the sixteen positions whose bytes are `to`.
+#[inline(always)]
 pub fn store_value(bits: u32, from: &[f32], to: &mut [u8], at: usize) {
     let boundaries = turboquant::boundaries(bits).unwrap_or_default();
     let mut rotated = [0.0; LARGEST_HEAD];
@@ -241,6 +243,7 @@ pub fn store_value(bits: u32, from: &[f32], to: &mut [u8], at: usize) {
 }
 
 /// For each value, how many boundaries are less.
+#[inline(always)]
 fn count_below(boundaries: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
     if boundaries.len() > 31 {
         return values.map(|value| boundaries.partition_point(|boundary| *boundary < value) as u32);
@@ -255,6 +258,7 @@ fn count_below(boundaries: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
 }
 
 /// Replaces the bits of `mask` in a row of words.
+#[inline(always)]
 fn replace(row: &mut [[u8; 4]; LANES], mask: u32, bits: [u32; LANES]) {
     for (word, bits) in row.iter_mut().zip(bits) {
         *word = (u32::from_le_bytes(*word) & !mask | bits).to_le_bytes();
@@ -265,6 +269,7 @@ fn replace(row: &mut [[u8; 4]; LANES], mask: u32, bits: [u32; LANES]) {
 const LARGEST_HEAD: usize = 512;
 
 /// Rotates a head of 64, 128, 256 or 512 numbers: signs, then the orthonormal Hadamard transform.
+#[inline(always)]
 pub fn rotate(head: &mut [f32]) {
     flip(head);
     hadamard(head);

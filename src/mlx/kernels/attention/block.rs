@@ -1,13 +1,15 @@
 //! One block of a tile: scores, softmax and weighted values of all rows.
 
+use std::marker::PhantomData;
+
 use super::forms::for_form;
 use super::micro::{SCORES_STRIDE, ScoreStrip, ValueStrip};
 use super::shape::{BLOCK, GROUP};
 use super::softmax::{RowMask, Total, weigh};
-use super::stored::{Element, F32, Keys, Values};
+use super::stored::{Element, F32, Keys, ReadKeys, ReadValues, Values};
 use super::tile::{Scratch, Work};
 use crate::mlx::kernels::cpu::Path;
-use crate::mlx::kernels::sixteen::Lanes;
+use crate::mlx::kernels::sixteen::{self, Lanes};
 
 /// How far ahead of their use values are fetched, in bytes.
 const VALUES_AHEAD: usize = 4096;
@@ -51,7 +53,7 @@ impl Work<'_> {
         let lowest = lowest / GROUP * GROUP;
         let mut next = self.first_span(base + lowest);
         while let Some(piece) = self.piece(&mut next, base, lowest, highest) {
-            for_form!(keys self.attention.shape.form, self.scores::<S>(s, piece, scratch));
+            for_form!(keys self.attention.shape.form, self.scores(piece, scratch));
         }
         let stride = self.value_stride();
         let scores = scratch.scores.floats(self.rows() * SCORES_STRIDE);
@@ -70,7 +72,7 @@ impl Work<'_> {
         }
         let mut next = self.first_span(base + lowest);
         while let Some(piece) = self.piece(&mut next, base, lowest, highest) {
-            for_form!(values self.attention.shape.form, self.values::<S>(s, piece, scratch));
+            for_form!(values self.attention.shape.form, self.values(piece, scratch));
         }
     }
 
@@ -105,8 +107,7 @@ impl Work<'_> {
     }
 
     /// The scores of all rows against the keys of a piece.
-    #[inline(always)]
-    fn scores<S: Lanes, E: Keys>(&self, s: S, piece: Piece<'_>, scratch: &mut Scratch) {
+    fn scores<E: Keys>(&self, piece: Piece<'_>, scratch: &mut Scratch) {
         let dims = self.attention.shape.key_dims;
         let queries = scratch.queries.floats(self.rows() * dims).as_ptr();
         let scores = scratch.scores.floats(self.rows() * SCORES_STRIDE).as_mut_ptr();
@@ -123,7 +124,9 @@ impl Work<'_> {
             let mut source = chunk.as_ptr();
             if !direct {
                 let converted = scratch.keys.floats(groups * dims * GROUP);
-                E::keys(s, &self.attention.shape, chunk, converted);
+                let shape = &self.attention.shape;
+                let read = ReadKeys { form: PhantomData::<E>, shape, from: chunk, to: converted };
+                sixteen::run(self.path, read);
                 source = converted.as_ptr().cast();
             }
             for strip in &scratch.strips {
@@ -153,8 +156,7 @@ impl Work<'_> {
     }
 
     /// Adds the weighted values of a piece to the rows' sums.
-    #[inline(always)]
-    fn values<S: Lanes, E: Values>(&self, s: S, piece: Piece<'_>, scratch: &mut Scratch) {
+    fn values<E: Values>(&self, piece: Piece<'_>, scratch: &mut Scratch) {
         let dims = self.attention.shape.value_dims;
         let stride = self.value_stride();
         let weights = scratch.scores.floats(self.rows() * SCORES_STRIDE).as_ptr();
@@ -173,7 +175,9 @@ impl Work<'_> {
             let mut source = chunk.as_ptr();
             if !direct {
                 let converted = scratch.values.floats(groups * GROUP * stride);
-                E::values(s, &self.attention.shape, chunk, positions, converted, stride);
+                let (form, shape) = (PhantomData::<E>, &self.attention.shape);
+                let read = ReadValues { form, shape, from: chunk, positions, to: converted, stride };
+                sixteen::run(self.path, read);
                 source = converted.as_ptr().cast();
             }
             let chunk = ValueChunk {

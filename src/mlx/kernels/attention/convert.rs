@@ -1,15 +1,17 @@
 //! From one form of keys and values to another.
 
+use std::marker::PhantomData;
+
 use std::sync::{Mutex, PoisonError};
 
 use super::forms::for_form;
 use super::shape::{BLOCK, GROUP, KvForm, KvShape};
 use super::store::{NewTokens, store};
-use super::stored::{Keys, Values};
+use super::stored::{Keys, ReadKeys, ReadValues, Values};
 use super::turbo;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::{Panicked, Pool};
-use crate::mlx::kernels::sixteen::{self, LANES, Lanes, Task};
+use crate::mlx::kernels::sixteen::{self, LANES};
 
 /// Slabs to convert.
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +82,7 @@ pub fn convert(pool: &Pool, from: &Source<'_>, to: Target<'_>, tokens: usize) ->
             Mutex::new(Part { source, keys, values, tokens, target, to_keys, to_values })
         })
         .collect();
-    pool.run_claiming(parts.len(), &|part| {
-        sixteen::run(Path::best(), &mut *parts[part].lock().unwrap_or_else(PoisonError::into_inner))
-    })
+    pool.run_claiming(parts.len(), &|part| parts[part].lock().unwrap_or_else(PoisonError::into_inner).convert())
 }
 
 /// The first `groups` sixteen positions of each head, `bytes` each, a block at a time.
@@ -108,16 +108,13 @@ struct Part<'a> {
     to_values: &'a mut [u8],
 }
 
-impl Task for &mut Part<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, s: S) {
+impl Part<'_> {
+    fn convert(&mut self) {
         let form = self.source.form;
         let (dims, stride) = (self.source.key_dims, self.source.value_dims.next_multiple_of(LANES));
         let positions = self.tokens.next_multiple_of(GROUP);
         let mut lanes = vec![0.0; positions * dims];
-        for_form!(keys form, self.read_keys::<S>(s, &mut lanes));
+        for_form!(keys form, self.read_keys(&mut lanes));
         let mut keys = vec![0.0; positions * dims];
         for (lanes, keys) in lanes.chunks_exact(GROUP * dims).zip(keys.chunks_exact_mut(GROUP * dims)) {
             for (dim, lanes) in lanes.as_chunks::<GROUP>().0.iter().enumerate() {
@@ -127,7 +124,7 @@ impl Task for &mut Part<'_> {
             }
         }
         let mut values = vec![0.0; positions * stride];
-        for_form!(values form, self.read_values::<S>(s, &mut values, stride));
+        for_form!(values form, self.read_values(&mut values, stride));
         if let KvForm::Turbo { .. } = form {
             values.chunks_exact_mut(stride).for_each(turbo::rotate_back);
         }
@@ -140,16 +137,14 @@ impl Task for &mut Part<'_> {
         };
         store(&self.target, self.to_keys, self.to_values, positions, 0, &new);
     }
-}
 
-impl Part<'_> {
-    #[inline(always)]
-    fn read_keys<S: Lanes, E: Keys>(&self, s: S, to: &mut [f32]) {
-        E::keys(s, &self.source, self.keys, to);
+    fn read_keys<E: Keys>(&self, to: &mut [f32]) {
+        let (form, shape, from) = (PhantomData::<E>, &self.source, self.keys);
+        sixteen::run(Path::best(), ReadKeys { form, shape, from, to });
     }
 
-    #[inline(always)]
-    fn read_values<S: Lanes, E: Values>(&self, s: S, to: &mut [f32], stride: usize) {
-        E::values(s, &self.source, self.values, self.tokens, to, stride);
+    fn read_values<E: Values>(&self, to: &mut [f32], stride: usize) {
+        let (form, shape, from, positions) = (PhantomData::<E>, &self.source, self.values, self.tokens);
+        sixteen::run(Path::best(), ReadValues { form, shape, from, positions, to, stride });
     }
 }

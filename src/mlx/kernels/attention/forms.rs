@@ -14,16 +14,16 @@ macro_rules! for_form {
         for_form!($form, value_bits TurboValues [2 3 4 5], $($call)*)
     };
     ($form:expr, $bits:ident $turbo:ident [$($n:literal)*],
-     $this:ident . $method:ident :: <$lanes:ident> $arguments:tt) => {{
+     $this:ident . $method:ident $arguments:tt) => {{
         use $crate::mlx::kernels::attention::forms::*;
         match $form {
-            KvForm::F32 => $this.$method::<$lanes, F32> $arguments,
-            KvForm::F16 => $this.$method::<$lanes, F16> $arguments,
-            KvForm::Bf16 => $this.$method::<$lanes, Bf16> $arguments,
-            KvForm::Affine { bits: 4, .. } => $this.$method::<$lanes, Affine<4>> $arguments,
-            KvForm::Affine { .. } => $this.$method::<$lanes, Affine<8>> $arguments,
-            $(KvForm::Turbo { $bits: $n, .. } => $this.$method::<$lanes, $turbo<$n>> $arguments,)*
-            KvForm::Turbo { .. } => $this.$method::<$lanes, $turbo<8>> $arguments,
+            KvForm::F32 => $this.$method::<F32> $arguments,
+            KvForm::F16 => $this.$method::<F16> $arguments,
+            KvForm::Bf16 => $this.$method::<Bf16> $arguments,
+            KvForm::Affine { bits: 4, .. } => $this.$method::<Affine<4>> $arguments,
+            KvForm::Affine { .. } => $this.$method::<Affine<8>> $arguments,
+            $(KvForm::Turbo { $bits: $n, .. } => $this.$method::<$turbo<$n>> $arguments,)*
+            KvForm::Turbo { .. } => $this.$method::<$turbo<8>> $arguments,
         }
     }};
 }

@@ -1,9 +1,11 @@
 //! How keys and values are read: in place, or converted to float32 before.
 
+use std::marker::PhantomData;
+
 use half::{bf16, f16};
 
 use super::shape::{GROUP, KvShape};
-use crate::mlx::kernels::sixteen::{LANES, Lanes};
+use crate::mlx::kernels::sixteen::{LANES, Lanes, Task};
 
 /// Numbers that inner loops read in place, sixteen at a time.
 pub trait Element: Copy {
@@ -37,6 +39,42 @@ pub trait Values: Stored {
     /// Converts the first `positions` of groups of sixteen values into rows of `stride` floats: a multiple of 16, at
     /// least as many as dimensions, filled up with zeros. There is room for whole groups.
     fn values<S: Lanes>(s: S, shape: &KvShape, from: &[u8], positions: usize, to: &mut [f32], stride: usize);
+}
+
+/// [`Keys::keys`] as a task: each instruction set has one copy of it for each form.
+pub struct ReadKeys<'a, E> {
+    pub form: PhantomData<E>,
+    pub shape: &'a KvShape,
+    pub from: &'a [u8],
+    pub to: &'a mut [f32],
+}
+
+impl<E: Keys> Task for ReadKeys<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, s: S) {
+        E::keys(s, self.shape, self.from, self.to);
+    }
+}
+
+/// [`Values::values`] as a task.
+pub struct ReadValues<'a, E> {
+    pub form: PhantomData<E>,
+    pub shape: &'a KvShape,
+    pub from: &'a [u8],
+    pub positions: usize,
+    pub to: &'a mut [f32],
+    pub stride: usize,
+}
+
+impl<E: Values> Task for ReadValues<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, s: S) {
+        E::values(s, self.shape, self.from, self.positions, self.to, self.stride);
+    }
 }
 
 #[derive(Clone, Copy)]

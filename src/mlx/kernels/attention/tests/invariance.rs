@@ -28,7 +28,6 @@ fn variants(sinks: &[f32]) -> Vec<Attention<'_>> {
             ..plain
         },
         Attention { window: Some(30), keep: 21, ..plain },
-        Attention { shape: shape(64, 64, KvForm::F32), window: Some(280), keep: 257, ..plain },
     ]
 }
 

@@ -10,9 +10,6 @@ use crate::mlx::{Array, prim};
 /// A way of storing keys and values. Tokens do not touch each other: those that are encoded together have the same
 /// planes as those that are encoded one by one, so planes may be cut between any two tokens.
 pub trait Encoding: Clone + fmt::Debug + 'static {
-    /// Whether the planes are the keys and the values themselves.
-    const EXACT: bool;
-
     /// The planes of keys `[batch, kv heads, tokens, dims]` and values, whose dims may differ. UNSUPPORTED for dims
     /// that cannot be encoded.
     fn encode(&self, keys: &Array, values: &Array) -> Result<Vec<Array>>;
@@ -26,6 +23,9 @@ pub trait Encoding: Clone + fmt::Debug + 'static {
 
 /// An encoding for caches that keep a window of tokens, too.
 pub trait RotatingEncoding: Encoding {
+    /// Whether the planes are the keys and the values themselves.
+    const EXACT: bool;
+
     /// Of a cache that keeps a window of tokens in this way.
     fn rotating_signature(&self) -> Signature;
 }
@@ -35,8 +35,6 @@ pub trait RotatingEncoding: Encoding {
 pub struct Exact;
 
 impl Encoding for Exact {
-    const EXACT: bool = true;
-
     fn encode(&self, keys: &Array, values: &Array) -> Result<Vec<Array>> {
         Ok(vec![keys.clone(), values.clone()])
     }
@@ -52,6 +50,8 @@ impl Encoding for Exact {
 }
 
 impl RotatingEncoding for Exact {
+    const EXACT: bool = true;
+
     fn rotating_signature(&self) -> Signature {
         Signature::Rotating
     }
@@ -104,8 +104,6 @@ impl Affine {
 }
 
 impl Encoding for Affine {
-    const EXACT: bool = false;
-
     fn encode(&self, keys: &Array, values: &Array) -> Result<Vec<Array>> {
         for part in [keys, values] {
             self.check_head(part.dim(-1) as usize)?;
@@ -132,12 +130,15 @@ impl Encoding for Affine {
 }
 
 impl RotatingEncoding for Affine {
+    const EXACT: bool = false;
+
     fn rotating_signature(&self) -> Signature {
         Signature::RotatingAffine { bits: self.bits, group: self.group }
     }
 }
 
-fn counted<const N: usize>(planes: Vec<Array>) -> Result<[Array; N]> {
+/// Exactly as many planes as an encoding has.
+pub fn counted<const N: usize>(planes: Vec<Array>) -> Result<[Array; N]> {
     let count = planes.len();
     planes.try_into().map_err(|_| Error::internal(format!("{count} planes instead of {N}")))
 }

@@ -5,8 +5,8 @@ use std::any::Any;
 use super::encoding::{Affine, Encoding, Exact};
 use super::growing::Growing;
 use super::planes::STEP;
-use super::{LayerCache, Precision, Signature};
-use crate::base::{Error, Result};
+use super::{LayerCache, Precision, Signature, TurboQuantCache};
+use crate::base::Result;
 use crate::mlx::ops::KeysValues;
 use crate::mlx::{Array, Mask};
 
@@ -51,6 +51,16 @@ impl AffineCache {
     pub fn new(bits: u32, group: u32) -> Result<Self> {
         Ok(FullCache { encoding: Affine::new(bits, group)?, columns: Growing::default() })
     }
+
+    /// The tokens of a plain cache.
+    fn of_plain(plain: &PlainCache, bits: u32, group: u32) -> Result<Self> {
+        let encoding = Affine::new(bits, group)?;
+        let planes = match plain.columns.planes() {
+            [keys, values] => encoding.encode(keys, values)?,
+            _ => Vec::new(),
+        };
+        Ok(FullCache { encoding, columns: Growing::laid_out(planes, plain.offset()) })
+    }
 }
 
 impl<E: Encoding> LayerCache for FullCache<E> {
@@ -91,21 +101,17 @@ impl<E: Encoding> LayerCache for FullCache<E> {
         Box::new(self.clone())
     }
 
-    /// Room behind the tokens is converted with them.
+    /// Affine groups are made of the room behind the tokens, too, TurboQuant's codes of the tokens alone: a cache without
+    /// tokens stays as it is then.
     fn encoded(&self, precision: Precision) -> Result<Option<Box<dyn LayerCache>>> {
-        if !E::EXACT {
-            return Ok(None);
-        }
-        let Precision::Affine { bits, group } = precision else {
-            return Err(Error::unsupported(format!("{} cannot become {precision:?}", self.signature())));
-        };
-        let encoding = Affine::new(bits, group)?;
-        let planes = match self.columns.planes() {
-            [keys, values] => encoding.encode(keys, values)?,
-            _ => Vec::new(),
-        };
-        let columns = Growing::laid_out(planes, self.offset());
-        Ok(Some(Box::new(FullCache { encoding, columns })))
+        let Some(plain) = self.as_any().downcast_ref::<PlainCache>() else { return Ok(None) };
+        Ok(match precision {
+            Precision::Affine { bits, group } => Some(Box::new(AffineCache::of_plain(plain, bits, group)?)),
+            Precision::TurboQuant { key_bits, value_bits, deferred } => {
+                let encoded = TurboQuantCache::of_plain(plain, key_bits, value_bits, deferred)?;
+                encoded.map(|encoded| Box::new(encoded) as Box<dyn LayerCache>)
+            }
+        })
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -41,6 +41,9 @@ mod segmented_tests;
 mod signature;
 #[cfg(test)]
 mod test_support;
+mod turboquant;
+#[cfg(test)]
+mod turboquant_tests;
 
 use std::any::Any;
 
@@ -58,6 +61,7 @@ pub use rotating::{RotatingAffineCache, RotatingCache};
 pub use scheme::{Backing, LayerNeeds, Scheme};
 pub use segmented::{KvSizes, SEGMENT, SegmentedCache};
 pub use signature::{LatentRole, SegmentForm, Signature};
+pub use turboquant::{TurboQuantCache, TurboQuantCodes, TurboQuantForm};
 
 use crate::base::{Error, Result};
 use crate::mlx::ops::{CausalAttention, KeysValues};

@@ -11,7 +11,7 @@ use super::test_support::{Look, Random, affine, plane_columns, raw, seen};
 use super::{
     AffineCache, CompositeCache, Entry, LatentCache, LatentDims, LatentRole, LayerCache, PagedCache,
     PagedForm, PlainCache, Precision, Provider, RecurrentCache, RotatingAffineCache, RotatingCache, Tensor,
-    of_kind, reusable_from,
+    TurboQuantCache, TurboQuantCodes, of_kind, reusable_from,
 };
 use crate::base::Code;
 use crate::mlx::{Array, Dtype, prim};
@@ -26,6 +26,9 @@ struct Model {
     /// Size and number of kept tokens.
     window: Option<(usize, usize)>,
     quantised: Option<Affine>,
+    codes: Option<TurboQuantCodes>,
+    /// What a plain cache is reduced to.
+    target: Precision,
     least_reusable: usize,
     encoded: HashMap<u32, Vec<u8>>,
 }
@@ -39,6 +42,8 @@ impl Model {
             next: 0,
             window,
             quantised,
+            codes: None,
+            target: Precision::Affine { bits: 8, group: 32 },
             least_reusable: 0,
             encoded: HashMap::new(),
         }
@@ -60,9 +65,10 @@ impl Model {
     }
 
     fn encode(&self, ids: &[u32]) -> Vec<Vec<u8>> {
-        match self.latent {
-            None => self.look.expected(ids, self.quantised),
-            Some(dims) => {
+        match (self.latent, &self.codes) {
+            (None, None) => self.look.expected(ids, self.quantised),
+            (None, Some(codes)) => self.look.expected_in(ids, codes),
+            (Some(dims), _) => {
                 let parts: Vec<Array> = self.parts(dims, ids).into_iter().flatten().collect();
                 plane_columns(&parts)
             }
@@ -71,7 +77,7 @@ impl Model {
 
     /// Makes the expected columns of these tokens and checks them against float64.
     fn learn(&mut self, ids: &[u32]) {
-        if self.latent.is_none() {
+        if self.latent.is_none() && self.codes.is_none() {
             assert_near(self.look, ids, self.quantised);
         }
         let encoded = self.encode(ids);
@@ -118,10 +124,15 @@ impl Model {
     }
 
     fn convert(&mut self, cache: &dyn LayerCache) -> Option<Box<dyn LayerCache>> {
-        let (bits, group) = (8, 32);
-        let converted = cache.encoded(Precision::Affine { bits, group }).unwrap()?;
-        assert_eq!(self.quantised, None);
-        self.quantised = Some(affine(bits, group));
+        let converted = cache.encoded(self.target).unwrap()?;
+        assert!(self.quantised.is_none() && self.codes.is_none());
+        match self.target {
+            Precision::Affine { bits, group } => self.quantised = Some(affine(bits, group)),
+            Precision::TurboQuant { .. } => {
+                self.codes =
+                    Some(of_kind::<TurboQuantCache>(&mut *converted.fork()).unwrap().encoding.clone());
+            }
+        }
         let all: Vec<u32> = self.history.clone();
         if !all.is_empty() {
             self.learn(&all);
@@ -263,6 +274,26 @@ fn plain_and_quantised_caches_keep_every_token() {
             let cache = AffineCache::new(bits, 32).unwrap();
             Model::new(look, None, Some(affine(bits, 32))).run(Box::new(cache), seed, STEPS);
         }
+    }
+}
+
+#[test]
+fn caches_of_codes_keep_every_token() {
+    let looks = [
+        Look { heads: 2, key_dims: 64, value_dims: 128, dtype: Dtype::Float32 },
+        Look { heads: 1, key_dims: 128, value_dims: 64, dtype: Dtype::Bfloat16 },
+        Look { heads: 2, key_dims: 64, value_dims: 64, dtype: Dtype::Float16 },
+    ];
+    for seed in 0..SEEDS {
+        let (key_bits, value_bits) = [(8, 3), (4, 4), (2, 8), (5, 5), (8, 2)][seed as usize % 5];
+        let target = Precision::TurboQuant { key_bits, value_bits, deferred: seed % 2 == 1 };
+        let mut model = Model { target, ..Model::new(looks[seed as usize % 3], None, None) };
+        let mut cache: Box<dyn LayerCache> = Box::new(PlainCache::new());
+        // Without tokens nothing tells what the codes are like.
+        assert!(model.convert(&*cache).is_none());
+        model.step(&mut *cache, 1 + seed as usize, None);
+        cache = model.convert(&*cache).unwrap();
+        model.run(cache, seed, STEPS / 2);
     }
 }
 

@@ -71,14 +71,19 @@ impl Look {
 
     /// The bytes that each token should be stored as: all of them encoded in one go.
     pub fn expected(&self, ids: &[u32], quantised: Option<Affine>) -> Vec<Vec<u8>> {
+        match quantised {
+            Some(affine) => self.expected_in(ids, &affine),
+            None => self.expected_in(ids, &Exact),
+        }
+    }
+
+    /// The same in any encoding.
+    pub fn expected_in(&self, ids: &[u32], encoding: &impl Encoding) -> Vec<Vec<u8>> {
         if ids.is_empty() {
             return Vec::new();
         }
-        let (keys, values) = (self.keys(ids), self.values(ids));
-        columns(&match quantised {
-            Some(affine) => affine.decode(affine.encode(&keys, &values).unwrap()).unwrap(),
-            None => Exact.decode(Exact.encode(&keys, &values).unwrap()).unwrap(),
-        })
+        let planes = encoding.encode(&self.keys(ids), &self.values(ids)).unwrap();
+        columns(&encoding.decode(planes).unwrap())
     }
 }
 
@@ -96,6 +101,8 @@ pub fn raw(array: &Array) -> Vec<u8> {
     match array.dtype() {
         Dtype::Float32 => bytes(array, f32::to_le_bytes),
         Dtype::Uint32 => bytes(array, u32::to_le_bytes),
+        Dtype::Uint8 => bytes(array, u8::to_le_bytes),
+        Dtype::Int8 => bytes(array, i8::to_le_bytes),
         Dtype::Float16 => bytes(array, half::f16::to_le_bytes),
         Dtype::Bfloat16 => bytes(array, half::bf16::to_le_bytes),
         other => panic!("{other:?}"),
@@ -104,9 +111,10 @@ pub fn raw(array: &Array) -> Vec<u8> {
 
 pub fn planes(read: &KeysValues) -> Vec<Array> {
     match read {
-        KeysValues::Plain { keys, values } => vec![keys.clone(), values.clone()],
+        KeysValues::Plain { keys, values } | KeysValues::Rotated { keys, values, .. } => {
+            vec![keys.clone(), values.clone()]
+        }
         KeysValues::Affine { keys, values, .. } => [keys.clone(), values.clone()].concat(),
-        KeysValues::Rotated { .. } => panic!("rotated"),
     }
 }
 

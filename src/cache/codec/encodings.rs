@@ -3,16 +3,17 @@
 use super::entry::Header;
 use super::fields::{Fields, check_dtype, check_floats, check_size, wrong};
 use crate::base::{Code, Result};
-use crate::cache::encoding::{Affine, Exact, RotatingEncoding};
+use crate::cache::encoding::{Affine, Encoding, Exact, RotatingEncoding};
+use crate::cache::{TurboQuantCodes, TurboQuantForm};
 use crate::mlx::{Array, Dtype};
 
 /// An encoding whose planes are stored.
-pub trait StoredEncoding: RotatingEncoding {
+pub trait StoredEncoding: Encoding {
     /// A cache of all tokens.
     const KIND: &'static str;
-    /// A cache of a window of tokens.
-    const ROTATING_KIND: &'static str;
     const PLANES: usize;
+    /// Whether a cache that says nothing of the tokens that it may be cut to may not be cut at all.
+    const UNCUT: bool = false;
 
     fn write(&self, header: &mut Header);
 
@@ -22,9 +23,13 @@ pub trait StoredEncoding: RotatingEncoding {
     fn check(&self, planes: &[Array]) -> Result<()>;
 }
 
+/// The same for a window of tokens.
+pub trait StoredWindow: StoredEncoding + RotatingEncoding {
+    const ROTATING_KIND: &'static str;
+}
+
 impl StoredEncoding for Exact {
     const KIND: &'static str = "kv";
-    const ROTATING_KIND: &'static str = "rotating";
     const PLANES: usize = 2;
 
     fn write(&self, _header: &mut Header) {}
@@ -38,9 +43,12 @@ impl StoredEncoding for Exact {
     }
 }
 
+impl StoredWindow for Exact {
+    const ROTATING_KIND: &'static str = "rotating";
+}
+
 impl StoredEncoding for Affine {
     const KIND: &'static str = "qkv";
-    const ROTATING_KIND: &'static str = "rotating-qkv";
     const PLANES: usize = 6;
 
     fn write(&self, header: &mut Header) {
@@ -64,6 +72,67 @@ impl StoredEncoding for Affine {
         }
         Ok(())
     }
+}
+
+impl StoredWindow for Affine {
+    const ROTATING_KIND: &'static str = "rotating-qkv";
+}
+
+impl StoredEncoding for TurboQuantCodes {
+    const KIND: &'static str = "turboquant";
+    const PLANES: usize = 5;
+    const UNCUT: bool = true;
+
+    fn write(&self, header: &mut Header) {
+        let TurboQuantForm { key_bits, value_bits, key_dims, value_dims, dtype, deferred } = self.form();
+        header.insert("kBits".into(), key_bits.into());
+        header.insert("vBits".into(), value_bits.into());
+        header.insert("headDim".into(), key_dims.into());
+        header.insert("valueHeadDim".into(), value_dims.into());
+        header.insert("dtype".into(), dtype.name().into());
+        header.insert("deferred".into(), deferred.into());
+    }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let (key_bits, value_bits) = (fields.number("kBits")?, fields.number("vBits")?);
+        let (key_dims, value_dims) = (fields.number("headDim")?, fields.number("valueHeadDim")?);
+        let (dtype, deferred) = (fields.float("dtype")?, fields.flag("deferred")?);
+        let (key_bits, value_bits) = (key_bits as u32, value_bits as u32);
+        let form = TurboQuantForm { key_bits, value_bits, key_dims, value_dims, dtype, deferred };
+        TurboQuantCodes::new(form).map_err(|error| wrong(unsupported_field(form), error.message()))
+    }
+
+    fn check(&self, planes: &[Array]) -> Result<()> {
+        let TurboQuantForm { key_bits, value_bits, key_dims, value_dims, .. } = self.form();
+        let numbers = if key_bits == 8 { Dtype::Int8 } else { Dtype::Uint8 };
+        let bytes = |dims: usize, bits: u32| dims * bits as usize / 8;
+        let groups = |dims: usize| dims / TurboQuantCodes::GROUP;
+        let expected = [
+            (numbers, bytes(key_dims, key_bits)),
+            (Dtype::Float16, groups(key_dims)),
+            (Dtype::Float16, groups(key_dims)),
+            (Dtype::Uint8, bytes(value_dims, value_bits)),
+            (Dtype::Float16, groups(value_dims)),
+        ];
+        for (index, (dtype, size)) in expected.into_iter().enumerate() {
+            check_dtype(planes, index, dtype)?;
+            check_size(planes, index, size)?;
+        }
+        Ok(())
+    }
+}
+
+/// The first field that says that there are no such codes.
+fn unsupported_field(form: TurboQuantForm) -> &'static str {
+    let TurboQuantForm { key_bits, value_bits, key_dims, .. } = form;
+    let possible = TurboQuantForm { key_bits: 8, value_bits: 8, key_dims: 64, value_dims: 64, ..form };
+    let others = [
+        ("kBits", TurboQuantForm { key_bits, ..possible }),
+        ("vBits", TurboQuantForm { value_bits, ..possible }),
+        ("headDim", TurboQuantForm { key_dims, ..possible }),
+    ];
+    let wrong = others.into_iter().find(|(_, form)| TurboQuantCodes::new(*form).is_err());
+    wrong.map_or("valueHeadDim", |(field, _)| field)
 }
 
 /// The encoding with these numbers.

@@ -52,6 +52,23 @@ impl<'a> Fields<'a> {
         self.list(name)?.iter().map(|value| number(name, value)).collect()
     }
 
+    pub fn flag(&mut self, name: &'static str) -> Result<bool> {
+        let flag = self.required(name)?.as_bool();
+        flag.ok_or_else(|| wrong(name, format!("{name} is neither true nor false")))
+    }
+
+    pub fn text(&mut self, name: &'static str) -> Result<&'a str> {
+        let text = self.required(name)?.as_str();
+        text.ok_or_else(|| wrong(name, format!("{name} is no text")))
+    }
+
+    /// The name of an element type that layers compute with.
+    pub fn float(&mut self, name: &'static str) -> Result<Dtype> {
+        let text = self.text(name)?;
+        let float = FLOATS.into_iter().find(|dtype| dtype.name() == text);
+        float.ok_or_else(|| wrong(name, format!("{name} is {}, which is no float type", quote::quote(text))))
+    }
+
     pub fn flags(&mut self, name: &'static str) -> Result<Vec<bool>> {
         let flag = |value: &Value| value.as_bool();
         let flags: Option<Vec<bool>> = self.list(name)?.iter().map(flag).collect();
@@ -68,6 +85,9 @@ impl<'a> Fields<'a> {
         }
     }
 }
+
+/// Element types that layers compute with.
+const FLOATS: [Dtype; 3] = [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32];
 
 fn number(name: &str, value: &Value) -> Result<usize> {
     let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
@@ -121,8 +141,7 @@ pub fn check_floats(planes: &[Array], indices: &[usize]) -> Result<()> {
     let like = indices.first().map(|&first| planes[first].dtype());
     for &index in indices {
         let dtype = planes[index].dtype();
-        let float = matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32);
-        if !float || Some(dtype) != like {
+        if !FLOATS.contains(&dtype) || Some(dtype) != like {
             return Err(wrong_tensor(index, "dtype", &planes[index]));
         }
     }

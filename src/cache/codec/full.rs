@@ -1,4 +1,4 @@
-//! `kv` and `qkv`: the planes' columns that are in use.
+//! `kv`, `qkv` and `turboquant`: the planes' columns that are in use.
 
 use std::marker::PhantomData;
 
@@ -19,6 +19,10 @@ impl<E: StoredEncoding> Codec for FullCodec<E> {
 
     fn matches(&self, cache: &dyn LayerCache) -> bool {
         cache.as_any().is::<FullCache<E>>()
+    }
+
+    fn default_minimum(&self, offset: usize) -> usize {
+        if E::UNCUT { offset } else { 0 }
     }
 
     fn snapshot(&self, cache: &dyn LayerCache, header: &mut Header, _: &Provider) -> Result<Vec<Tensor>> {

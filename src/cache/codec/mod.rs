@@ -18,7 +18,7 @@ pub use entry::{Entry, Header, Tensor};
 use fields::{Fields, wrong};
 
 use super::encoding::{Affine, Exact};
-use super::{LatentRole, LayerCache, reusable_from};
+use super::{LatentRole, LayerCache, TurboQuantCodes, reusable_from};
 use crate::base::quote::quote;
 use crate::base::{Error, Result};
 use crate::mlx::Array;
@@ -38,6 +38,11 @@ pub(super) trait Codec {
     /// Whether an empty cache is stored all the same.
     fn stores_empty(&self) -> bool {
         false
+    }
+
+    /// What a header that does not say it means by its least reusable number of tokens.
+    fn default_minimum(&self, _offset: usize) -> usize {
+        0
     }
 
     /// Writes what a cache is to the header and gives its tensors.
@@ -82,6 +87,7 @@ impl Provider {
         let codecs: Vec<Box<dyn Codec>> = vec![
             Box::new(full::FullCodec::<Exact>(PhantomData)),
             Box::new(full::FullCodec::<Affine>(PhantomData)),
+            Box::new(full::FullCodec::<TurboQuantCodes>(PhantomData)),
             Box::new(rotating::WindowCodec::<Exact>(PhantomData)),
             Box::new(rotating::WindowCodec::<Affine>(PhantomData)),
             Box::new(recurrent::RecurrentCodec),
@@ -126,9 +132,10 @@ impl Provider {
         }
         let mut header = Header::new();
         header.insert(OFFSET.into(), cache.offset().into());
-        if cache.minimum_reusable_offset() > 0 {
-            // A state that was cut below it is good for no less than what is left.
-            header.insert(MINIMUM.into(), cache.minimum_reusable_offset().min(cache.offset()).into());
+        // A state that was cut below it is good for no less than what is left.
+        let minimum = cache.minimum_reusable_offset().min(cache.offset());
+        if minimum != codec.default_minimum(cache.offset()) {
+            header.insert(MINIMUM.into(), minimum.into());
         }
         let tensors = codec.snapshot(cache, &mut header, self)?;
         Ok(Entry { kind: codec.kind().into(), header, tensors })
@@ -145,7 +152,7 @@ impl Provider {
         let codec = self.codec_named(&entry.kind)?;
         let mut fields = Fields::new(&entry.header);
         let offset = fields.number(OFFSET)?;
-        let minimum = minimum(&mut fields, offset)?;
+        let minimum = minimum(&mut fields, offset, codec.default_minimum(offset))?;
         let cache = codec.load(offset, &mut fields, &entry.tensors, self)?;
         fields.finish()?;
         if cache.offset() != offset {
@@ -188,8 +195,8 @@ impl Provider {
     }
 }
 
-fn minimum(fields: &mut Fields, offset: usize) -> Result<usize> {
-    let minimum = fields.optional_number(MINIMUM)?.unwrap_or(0);
+fn minimum(fields: &mut Fields, offset: usize, default: usize) -> Result<usize> {
+    let minimum = fields.optional_number(MINIMUM)?.unwrap_or(default);
     if minimum > offset {
         return Err(wrong(MINIMUM, format!("a state of {offset} tokens is good for {minimum} at least")));
     }

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::encodings::StoredEncoding;
+use super::encodings::StoredWindow;
 use super::fields::{Fields, arrays, check_planes, wrong};
 use super::{Codec, Header, Provider, Tensor, as_kind, tensors};
 use crate::base::Result;
@@ -12,7 +12,7 @@ use crate::cache::rotating::WindowCache;
 
 pub struct WindowCodec<E>(pub PhantomData<E>);
 
-impl<E: StoredEncoding> Codec for WindowCodec<E> {
+impl<E: StoredWindow> Codec for WindowCodec<E> {
     fn kind(&self) -> &'static str {
         E::ROTATING_KIND
     }

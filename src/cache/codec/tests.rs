@@ -8,8 +8,8 @@ use super::*;
 use crate::base::Code;
 use crate::cache::test_support::{Look, Random, affine, attended, plane_columns};
 use crate::cache::{
-    AffineCache, CompositeCache, LatentCache, LatentDims, PagedCache, PagedForm, PlainCache, RecurrentCache,
-    RotatingAffineCache, RotatingCache, of_kind,
+    AffineCache, CompositeCache, LatentCache, LatentDims, PagedCache, PagedForm, PlainCache, Precision,
+    RecurrentCache, RotatingAffineCache, RotatingCache, of_kind,
 };
 use crate::mlx::{Array, Dtype, prim};
 
@@ -48,6 +48,14 @@ fn paged(quantised: Option<Affine>, tokens: u32) -> Box<dyn LayerCache> {
     filled(PagedCache::new(form).unwrap(), tokens)
 }
 
+fn codes(tokens: u32) -> Box<dyn LayerCache> {
+    let look = Look { value_dims: 64, ..LOOK };
+    let mut plain = PlainCache::new();
+    look.append(&mut plain, &ids(0, tokens));
+    let precision = Precision::TurboQuant { key_bits: 8, value_bits: 3, deferred: false };
+    plain.encoded(precision).unwrap().unwrap()
+}
+
 /// One of each kind that is stored, with its kind's name.
 fn all() -> Vec<(&'static str, Box<dyn LayerCache>)> {
     let list = CompositeCache::new(vec![
@@ -58,6 +66,7 @@ fn all() -> Vec<(&'static str, Box<dyn LayerCache>)> {
     vec![
         ("kv", filled(PlainCache::new(), 5)),
         ("qkv", filled(AffineCache::new(4, 32).unwrap(), 5)),
+        ("turboquant", codes(5)),
         ("rotating", filled(RotatingCache::new(8, 2).unwrap(), 11)),
         ("rotating", filled(RotatingCache::new(8, 0).unwrap(), 5)),
         ("rotating-qkv", filled(RotatingAffineCache::new(8, 0, 8, 32).unwrap(), 20)),
@@ -345,6 +354,20 @@ fn lies_are_named() {
         ("qkv", "bits", json!(1u64 << 32 | 4), "bits"),
         ("qkv", "groupSize", json!(64), "shape"),
         ("qkv", "groupSize", json!(48), "groupSize"),
+        ("turboquant", "kBits", json!(3), "kBits"),
+        ("turboquant", "kBits", json!(4), "dtype"),
+        ("turboquant", "kBits", json!(1u64 << 32 | 8), "kBits"),
+        ("turboquant", "vBits", json!(6), "vBits"),
+        ("turboquant", "vBits", json!(4), "shape"),
+        ("turboquant", "headDim", json!(96), "headDim"),
+        ("turboquant", "headDim", json!(128), "shape"),
+        ("turboquant", "valueHeadDim", json!(80), "valueHeadDim"),
+        ("turboquant", "valueHeadDim", json!(128), "shape"),
+        ("turboquant", "dtype", json!("int8"), "dtype"),
+        ("turboquant", "dtype", json!(1), "dtype"),
+        ("turboquant", "deferred", json!(1), "deferred"),
+        ("turboquant", "offset", json!(4), "shape"),
+        ("turboquant", "minimumReusableOffset", json!(6), "minimumReusableOffset"),
         ("rotating", "idx", json!(8), ""),
         ("rotating", "idx", json!(9), "idx"),
         ("rotating", "idx", json!(2), "idx"),

@@ -42,6 +42,9 @@ pub struct TurboQuant {
 }
 
 impl TurboQuant {
+    /// Dimensions that share a scale.
+    pub const GROUP: usize = GROUP;
+
     /// UNSUPPORTED when the format has no such bits or dimensions of a head.
     pub fn new(key_bits: u32, value_bits: u32, key_dims: usize, value_dims: usize) -> Result<Self> {
         supported(key_bits, value_bits, key_dims, value_dims).map_err(Error::unsupported)?;
@@ -57,6 +60,11 @@ impl TurboQuant {
             centroids: row(centroids(value_bits).ok_or_else(missing)?)?,
             boundaries: row(boundaries(value_bits).ok_or_else(missing)?)?,
         })
+    }
+
+    /// Of the rotation of values: float32 1 or -1, `[value dims]`.
+    pub fn signs(&self) -> &Array {
+        &self.signs
     }
 
     /// Encodes keys of any float type.

@@ -37,6 +37,8 @@ mod rotating_tests;
 mod scheme;
 mod segmented;
 #[cfg(all(test, target_os = "linux"))]
+mod segmented_saved_tests;
+#[cfg(all(test, target_os = "linux"))]
 mod segmented_tests;
 mod signature;
 #[cfg(test)]

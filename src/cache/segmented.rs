@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{LayerCache, Precision, SegmentForm, Signature};
 use crate::base::{Error, Result};
-use crate::mlx::ops::{self, CausalAttention, KvForm, KvShape, Pools, Segments, Visible};
+use crate::mlx::ops::{self, CausalAttention, KvForm, KvShape, Pools, SavedTokens, Segments, Visible};
 use crate::mlx::{Array, Dtype, Mask};
 
 /// Tokens of a segment, unless pages of another size are asked for.
@@ -36,6 +36,16 @@ pub struct SegmentedCache {
     visible: Visible,
 }
 
+/// What is to be known of a segmented cache besides its tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub form: SegmentForm,
+    pub sizes: KvSizes,
+    /// Tokens of a segment.
+    pub segment: usize,
+    pub visible: Visible,
+}
+
 impl SegmentedCache {
     /// UNSUPPORTED naming the head size if the form cannot take it.
     pub fn new(
@@ -47,6 +57,28 @@ impl SegmentedCache {
     ) -> Result<Self> {
         let segments = Segments::new(shape(form, sizes)?, segment, pools);
         Ok(SegmentedCache { form, sizes, segments, offset: 0, visible })
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        let (form, sizes, visible) = (self.form, self.sizes, self.visible);
+        Layout { form, sizes, segment: self.segments.segment_tokens(), visible }
+    }
+
+    /// All tokens as host bytes. Computes what is left to compute.
+    pub(super) fn saved(&self) -> Result<SavedTokens<'static>> {
+        self.segments.saved(self.offset)
+    }
+
+    /// A cache of `offset` tokens with memory of its own. Errors as of `new` and of `Segments::restored`.
+    pub(super) fn restored(
+        layout: Layout,
+        pools: Arc<Pools>,
+        offset: usize,
+        saved: &SavedTokens<'_>,
+    ) -> Result<Self> {
+        let Layout { form, sizes, segment, visible } = layout;
+        let segments = Segments::restored(shape(form, sizes)?, segment, pools, offset, saved)?;
+        Ok(SegmentedCache { form, sizes, segments, offset, visible })
     }
 
     /// Bytes of each token, the layer's sizes and the form being given.
@@ -80,8 +112,8 @@ impl SegmentedCache {
     }
 }
 
-/// How a form of keys and values of such sizes lies in memory.
-fn shape(form: SegmentForm, sizes: KvSizes) -> Result<KvShape> {
+/// How a form of keys and values of such sizes lies in memory. UNSUPPORTED where there is no such form.
+pub(super) fn shape(form: SegmentForm, sizes: KvSizes) -> Result<KvShape> {
     let KvSizes { kv_heads, key_dims, value_dims } = sizes;
     let kv_form = match form {
         SegmentForm::Float(Dtype::Float32) => KvForm::F32,

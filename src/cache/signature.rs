@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::base::quote::quote;
 use crate::base::{Error, Result};
 use crate::mlx::Dtype;
 
@@ -62,6 +63,19 @@ impl fmt::Display for SegmentForm {
                 write!(f, "turboquant:{key_bits}:{value_bits}")
             }
         }
+    }
+}
+
+impl FromStr for SegmentForm {
+    type Err = Error;
+
+    /// INVALID_ARGUMENT for a text that no form has as its name.
+    fn from_str(text: &str) -> Result<Self> {
+        let words: Vec<&str> = text.split(':').collect();
+        parse_form(&words).ok_or_else(|| {
+            Error::invalid_argument(format!("no numbers are stored in the form {}", quote(text)))
+                .field("form")
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a snapshot of a cache is made of.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,6 +50,28 @@ impl Tensor {
         match self {
             Tensor::Array(array) => array.byte_size(),
             Tensor::Bytes { data, .. } => (**data).as_ref().len(),
+        }
+    }
+
+    /// The bytes of a uint8 tensor in row-major order: computed and copied if it is an array. INCOMPATIBLE_CHECKPOINT
+    /// if they are not those of the shape.
+    pub fn bytes(&self) -> Result<Cow<'_, [u8]>> {
+        let wrong = |field: &str| {
+            Error::new(Code::IncompatibleCheckpoint, format!("{self:?} does not hold bytes")).field(field)
+        };
+        if self.dtype() != Dtype::Uint8 {
+            return Err(wrong("dtype"));
+        }
+        match self {
+            Tensor::Array(array) => Ok(Cow::Owned(array.to_vec::<u8>()?)),
+            Tensor::Bytes { shape, data, .. } => {
+                let bytes = (**data).as_ref();
+                let size = |size: usize, dim: &i32| size.checked_mul(usize::try_from(*dim).ok()?);
+                if shape.iter().try_fold(1, size) != Some(bytes.len()) {
+                    return Err(wrong("shape"));
+                }
+                Ok(Cow::Borrowed(bytes))
+            }
         }
     }
 

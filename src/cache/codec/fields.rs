@@ -1,5 +1,7 @@
 //! Reads headers and tensors that may say anything.
 
+use std::fmt;
+
 use serde_json::Value;
 
 use super::entry::{Header, Tensor};
@@ -52,6 +54,10 @@ impl<'a> Fields<'a> {
         self.list(name)?.iter().map(|value| number(name, value)).collect()
     }
 
+    pub fn optional_numbers(&mut self, name: &'static str) -> Result<Option<Vec<usize>>> {
+        if self.optional(name).is_some() { self.numbers(name).map(Some) } else { Ok(None) }
+    }
+
     pub fn flag(&mut self, name: &'static str) -> Result<bool> {
         let flag = self.required(name)?.as_bool();
         flag.ok_or_else(|| wrong(name, format!("{name} is neither true nor false")))
@@ -96,17 +102,23 @@ fn number(name: &str, value: &Value) -> Result<usize> {
         .ok_or_else(|| wrong(name, format!("{name} is no whole number from 0 to {}", planes::MOST)))
 }
 
+/// INCOMPATIBLE_CHECKPOINT unless there are `count` tensors.
+pub fn check_count(tensors: &[Tensor], count: usize) -> Result<()> {
+    if tensors.len() == count {
+        return Ok(());
+    }
+    Err(wrong("tensors", format!("there are {} tensors instead of {count}", tensors.len())))
+}
+
 /// Exactly `count` tensors as arrays.
 pub fn arrays(tensors: &[Tensor], count: usize) -> Result<Vec<Array>> {
-    if tensors.len() != count {
-        return Err(wrong("tensors", format!("there are {} tensors instead of {count}", tensors.len())));
-    }
+    check_count(tensors, count)?;
     tensors.iter().map(Tensor::to_array).collect()
 }
 
 /// A fault of one tensor.
-fn wrong_tensor(index: usize, field: &str, array: &Array) -> Error {
-    wrong(field, format!("tensor {index} has another {field} than its cache: {array:?}"))
+pub fn wrong_tensor(index: usize, field: &str, found: &impl fmt::Debug) -> Error {
+    wrong(field, format!("tensor {index} has another {field} than its cache: {found:?}"))
         .tensor(index.to_string())
 }
 

@@ -11,8 +11,10 @@ mod latent;
 mod paged;
 mod recurrent;
 mod rotating;
+mod segments;
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 pub use entry::{Entry, Header, Tensor};
 use fields::{Fields, wrong};
@@ -22,6 +24,7 @@ use super::{LatentRole, LayerCache, TurboQuantCodes, reusable_from};
 use crate::base::quote::quote;
 use crate::base::{Error, Result};
 use crate::mlx::Array;
+use crate::mlx::ops::Pools;
 
 /// How one kind of cache is stored. `Provider` takes care of the fields `offset` and `minimumReusableOffset`.
 pub(super) trait Codec {
@@ -84,6 +87,11 @@ const MINIMUM: &str = "minimumReusableOffset";
 impl Provider {
     /// `mlxgen-cache-1`: every kind of this library that is stored.
     pub fn built_in() -> Self {
+        Self::with_pools(Pools::new(1, None))
+    }
+
+    /// The same, where caches that are loaded have their segments from these pools.
+    pub fn with_pools(pools: Arc<Pools>) -> Self {
         let codecs: Vec<Box<dyn Codec>> = vec![
             Box::new(full::FullCodec::<Exact>(PhantomData)),
             Box::new(full::FullCodec::<Affine>(PhantomData)),
@@ -95,6 +103,7 @@ impl Provider {
             Box::new(latent::LatentCodec(LatentRole::TargetWithIndex)),
             Box::new(latent::LatentCodec(LatentRole::Draft)),
             Box::new(paged::PagedCodec),
+            Box::new(segments::SegmentsCodec { pools }),
             Box::new(composite::CompositeCodec),
         ];
         Provider { identity: "mlxgen-cache-1", codecs }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::rope::Rope;
 use crate::base::Result;
 pub use crate::mlx::kernels::attention::{KvForm, KvShape};
-pub use crate::mlx::kernels::kv::{CausalAttention, Pools, Segments, Visible, attend, store};
+pub use crate::mlx::kernels::kv::{CausalAttention, Pools, SavedTokens, Segments, Visible, attend, store};
 use crate::mlx::kernels::rope::Rotation;
 
 impl CausalAttention {

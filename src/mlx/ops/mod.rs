@@ -20,7 +20,9 @@ mod turboquant;
 pub use attention::{KeysValues, attention, attention_of_one, merge_heads, split_heads};
 pub use embedding::{embedding, token_ids};
 pub use fused::{Norm, best, gated_products, joined_products, normalized, normalized_scores, product_onto};
-pub use fused_attention::{CausalAttention, KvForm, KvShape, Pools, Segments, Visible, attend, store};
+pub use fused_attention::{
+    CausalAttention, KvForm, KvShape, Pools, SavedTokens, Segments, Visible, attend, store,
+};
 pub use linear::{Linear, Weight, linear};
 pub use pointwise::{add, rms_norm, silu_gate};
 pub use rope::{Llama3Scaling, Rope, rope};

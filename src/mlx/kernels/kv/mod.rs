@@ -1,6 +1,7 @@
 //! The keys and values of sequences in memory of our own, and the operation that writes and attends them.
 
 mod blocks;
+mod saved;
 mod segments;
 mod step;
 
@@ -8,5 +9,6 @@ mod step;
 mod blocks_tests;
 
 pub use blocks::Pools;
+pub use saved::SavedTokens;
 pub use segments::Segments;
 pub use step::{CausalAttention, Visible, attend, store};

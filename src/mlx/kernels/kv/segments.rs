@@ -3,6 +3,7 @@
 //! A segment that more than one value holds is never written. So one that is full is immutable, and after a fork the
 //! first to write behind a common end copies what is live of the last segment.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::blocks::{Block, Pools};
@@ -225,6 +226,35 @@ impl Segments {
         let first = keep.div_ceil(self.tokens);
         let absent = self.held.iter().enumerate().skip(first).rev().find(|(_, held)| held.is_none());
         absent.map_or(0, |(index, _)| (index + 1) * self.tokens)
+    }
+
+    /// The tokens of the segments that were given up.
+    pub fn absent(&self) -> Range<usize> {
+        let first = self.held.iter().position(Option::is_none);
+        let last = self.held.iter().rposition(Option::is_none);
+        match (first, last) {
+            (Some(first), Some(last)) => first * self.tokens..(last + 1) * self.tokens,
+            _ => 0..0,
+        }
+    }
+
+    /// The memory of a segment that is held.
+    pub(super) fn block(&self, index: usize) -> Option<&Block> {
+        self.held.get(index)?.as_ref().map(|held| &*held.block)
+    }
+
+    /// Takes memory for a segment that stands behind all others. What the two have between them is given up.
+    pub(super) fn add_block(&mut self, index: usize) -> Result<&Block> {
+        let block = Arc::new(self.pools.take(self.segment_bytes())?);
+        self.held.resize(index, None);
+        self.held.push(Some(Held { block, holders: Arc::new(()) }));
+        self.block(index).ok_or_else(|| Error::internal("a segment is missing"))
+    }
+
+    /// Gives up what stands behind the first `segments` segments, and lacks those that are not there.
+    pub(super) fn resize(&mut self, segments: usize) {
+        self.held.resize(segments, None);
+        self.renew();
     }
 
     fn renew(&mut self) {

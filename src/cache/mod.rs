@@ -16,6 +16,8 @@ mod growing;
 mod latent;
 mod maintenance;
 #[cfg(test)]
+mod maintenance_tests;
+#[cfg(test)]
 mod oracle_tests;
 mod paged;
 #[cfg(test)]
@@ -35,6 +37,8 @@ mod rotating;
 #[cfg(test)]
 mod rotating_tests;
 mod scheme;
+#[cfg(test)]
+mod scheme_tests;
 mod segmented;
 #[cfg(all(test, target_os = "linux"))]
 mod segmented_saved_tests;

@@ -51,6 +51,21 @@ impl PagedCache {
         Ok(PagedCache { form, pool: BlockPool::new(form.block), table: Vec::new(), offset: 0 })
     }
 
+    /// Most tokens that there is room for once `tokens` tokens are covered.
+    pub fn capacity_for(tokens: u64, form: &PagedForm) -> u64 {
+        let block = form.block as u64;
+        let needed = tokens.div_ceil(block);
+        if needed == 0 {
+            return 0;
+        }
+        let first = (form.capacity as u64).div_ceil(block).max(1);
+        // A pool that has one block less than needed grows by half.
+        let grown = needed.saturating_add(needed / 2);
+        let most = form.limit.map_or(u64::MAX, |limit| (limit as u64).div_ceil(block));
+        let blocks = if needed <= first { first } else { grown.min(most).max(needed) };
+        blocks.max(first).saturating_mul(block)
+    }
+
     /// A cache whose pool has these planes, of which `table` names as many different blocks as `offset` needs.
     pub(super) fn restored(form: PagedForm, planes: Vec<Array>, table: Vec<u32>, offset: usize) -> Self {
         PagedCache { form, pool: BlockPool::restored(planes, form.block, &table), table, offset }

@@ -3,6 +3,7 @@
 use std::any::Any;
 
 use super::encoding::{Affine, Encoding, Exact, RotatingEncoding};
+use super::planes::STEP;
 use super::ring::Ring;
 use super::{LayerCache, Precision, Signature};
 use crate::base::Result;
@@ -30,6 +31,15 @@ impl RotatingCache {
     /// `keep < window`.
     pub fn new(window: usize, keep: usize) -> Result<Self> {
         Ok(WindowCache { encoding: Exact, ring: Ring::new(window, keep)? })
+    }
+
+    /// Most tokens that there is room for once `tokens` tokens are covered, at most `forward` of them appended at once.
+    pub fn capacity_for(tokens: u64, window: usize, forward: u64) -> u64 {
+        if tokens == 0 {
+            return 0;
+        }
+        // Tokens that come together stand behind all but one of the window.
+        tokens.saturating_add(STEP as u64).min((window as u64).saturating_add(forward))
     }
 }
 

@@ -109,52 +109,43 @@ impl Scheme {
     }
 
     fn of_arrays(&self, layer: &LayerScheme) -> Result<Box<dyn LayerCache>> {
-        Ok(match (layer.needs.window, layer.window, self.pages) {
-            (Some(window), _, _) => Box::new(RotatingCache::new(window, 0)?),
-            (None, Some(WindowOptions { tokens, keep }), _) => {
-                Box::new(RotatingCache::new(tokens as usize, keep as usize)?)
-            }
-            (None, None, Some(pages)) => {
+        if let Some((window, keep)) = layer.window_and_keep() {
+            return Ok(Box::new(RotatingCache::new(window, keep)?));
+        }
+        Ok(match self.pages {
+            Some(pages) => {
                 let quantised = match layer.planned {
                     Some(Planned { precision: Precision::Affine { bits, group }, .. }) => {
                         Some(Affine::new(bits, group)?)
                     }
                     _ => None,
                 };
-                let limit = (pages.capacity > 0).then_some(pages.capacity as usize);
-                let block = pages.tokens as usize;
-                Box::new(PagedCache::new(PagedForm {
-                    block,
-                    capacity: limit.unwrap_or(block),
-                    limit,
-                    quantised,
-                })?)
+                Box::new(PagedCache::new(paged_form(pages, quantised))?)
             }
-            (None, None, None) => Box::new(PlainCache::new()),
+            None => Box::new(PlainCache::new()),
         })
     }
 
     fn of_segments(&self, layer: &LayerScheme, pools: &std::sync::Arc<Pools>) -> Result<Box<dyn LayerCache>> {
-        let visible = match layer.window {
-            Some(WindowOptions { tokens, keep }) => {
-                Visible { window: Some((tokens - keep) as usize), keep: keep as usize }
-            }
-            None => Visible { window: layer.needs.window, keep: 0 },
-        };
         let form = match layer.planned {
             // The kernels quantise from the first token on, so that no result depends on how a prompt was cut.
             Some(planned) if planned.start == 0 => form_of(planned.precision),
             _ => SegmentForm::Float(self.dtype),
         };
-        let segment = match self.pages {
-            Some(pages) if visible.window.is_none() => pages.tokens as usize,
-            _ => SEGMENT,
-        };
         let pools = std::sync::Arc::clone(pools);
         if let Some(planned) = layer.planned {
             SegmentedCache::bytes_per_token(form_of(planned.precision), layer.needs.sizes)?;
         }
+        let visible = layer.visible();
+        let segment = self.segment_tokens(visible);
         Ok(Box::new(SegmentedCache::new(form, layer.needs.sizes, segment, visible, pools)?))
+    }
+
+    fn segment_tokens(&self, visible: Visible) -> usize {
+        match self.pages {
+            Some(pages) if visible.window.is_none() => pages.tokens as usize,
+            _ => SEGMENT,
+        }
     }
 
     pub fn maintenance(&self) -> &Maintenance {
@@ -167,34 +158,34 @@ impl Scheme {
     }
 
     fn layer_bytes(&self, layer: &LayerScheme, tokens: u64) -> u64 {
-        let held = match (layer.needs.window, layer.window) {
-            // A forward of a prompt stands behind what the window holds, and memory comes in steps.
-            (Some(window), _) => tokens.min((window as u64).saturating_add(self.chunk)),
-            (None, Some(window)) => tokens.min(window.tokens.saturating_add(self.chunk)),
-            (None, None) => tokens,
-        };
+        let bytes = |tokens: u64, bytes: u64| self.capacity(layer, tokens).saturating_mul(bytes);
         let float = self.float_bytes(layer.needs.sizes);
-        let room = |tokens: u64, bytes: u64| match (self.backing, self.pages) {
-            (Backing::Segments, None) => {
-                tokens.div_ceil(SEGMENT as u64).saturating_mul(SEGMENT as u64 * bytes)
-            }
-            (_, Some(pages)) => {
-                let page = u64::from(pages.tokens);
-                tokens.div_ceil(page).saturating_mul(page.saturating_mul(bytes))
-            }
-            (Backing::Arrays, None) => PlainCache::capacity_for(tokens).saturating_mul(bytes),
+        let Some(planned) = layer.planned else { return bytes(tokens, float) };
+        let encoded = bytes(tokens, self.encoded_bytes(layer.needs.sizes, planned.precision));
+        let before = match (self.backing, self.pages) {
+            (Backing::Segments, _) => planned.start,
+            // Pages are quantised from the first token on.
+            (Backing::Arrays, Some(_)) if layer.window_and_keep().is_none() => 0,
+            // A forward may cross the point from which on all is quantised.
+            (Backing::Arrays, _) => planned.start.saturating_add(self.chunk),
         };
-        match layer.planned {
-            None => room(held, float),
-            Some(planned) => {
-                let encoded = self.encoded_bytes(layer.needs.sizes, planned.precision);
-                let before = match self.backing {
-                    Backing::Segments => planned.start,
-                    // A forward may cross the point from which on all is quantised.
-                    Backing::Arrays => planned.start.saturating_add(self.chunk),
-                };
-                room(held.min(before), float).max(room(held, encoded))
+        encoded.max(bytes(tokens.min(before), float))
+    }
+
+    /// Most tokens that a layer has room for once it covers `tokens`.
+    fn capacity(&self, layer: &LayerScheme, tokens: u64) -> u64 {
+        match (self.backing, layer.window_and_keep(), self.pages) {
+            (Backing::Segments, ..) => {
+                let visible = layer.visible();
+                SegmentedCache::capacity_for(tokens, visible, self.segment_tokens(visible), self.chunk)
             }
+            (Backing::Arrays, Some((window, _)), _) => {
+                RotatingCache::capacity_for(tokens, window, self.chunk)
+            }
+            (Backing::Arrays, None, Some(pages)) => {
+                PagedCache::capacity_for(tokens, &paged_form(pages, None))
+            }
+            (Backing::Arrays, None, None) => PlainCache::capacity_for(tokens),
         }
     }
 
@@ -224,6 +215,28 @@ impl Scheme {
             }
         }
     }
+}
+
+impl LayerScheme {
+    /// The window of the layer's own or of the set's options, what it keeps included, and how many of the first tokens
+    /// it keeps.
+    fn window_and_keep(&self) -> Option<(usize, usize)> {
+        let asked = self.window.map(|WindowOptions { tokens, keep }| (tokens as usize, keep as usize));
+        self.needs.window.map(|window| (window, 0)).or(asked)
+    }
+
+    fn visible(&self) -> Visible {
+        match self.window_and_keep() {
+            Some((window, keep)) => Visible { window: Some(window - keep), keep },
+            None => Visible::default(),
+        }
+    }
+}
+
+fn paged_form(pages: PageOptions, quantised: Option<Affine>) -> PagedForm {
+    let block = pages.tokens as usize;
+    let limit = (pages.capacity > 0).then_some(pages.capacity as usize);
+    PagedForm { block, capacity: limit.unwrap_or(block), limit, quantised }
 }
 
 fn form_of(precision: Precision) -> SegmentForm {

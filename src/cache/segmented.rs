@@ -87,6 +87,17 @@ impl SegmentedCache {
         Ok((shape.key_bytes(SEGMENT) + shape.value_bytes(SEGMENT)) / SEGMENT)
     }
 
+    /// Most tokens that there is room for once `tokens` tokens are covered, at most `forward` of them appended at once.
+    pub fn capacity_for(tokens: u64, visible: Visible, segment: usize, forward: u64) -> u64 {
+        let segment = segment as u64;
+        let all = tokens.div_ceil(segment).saturating_mul(segment);
+        let Some(window) = visible.window else { return all };
+        let kept = (visible.keep as u64).next_multiple_of(segment);
+        // What a forward of tokens and the window before it need, from any place in a segment to any other.
+        let behind = (window as u64 + BEHIND as u64).saturating_add(forward).saturating_add(2 * segment);
+        all.min(kept.saturating_add(behind / segment * segment))
+    }
+
     /// What an attention of a layer with a window of its own sees.
     fn seen(&self, attention: &CausalAttention) -> Visible {
         let window = match (attention.window, self.visible.window) {

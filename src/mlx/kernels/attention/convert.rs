@@ -82,7 +82,9 @@ pub fn convert(pool: &Pool, from: &Source<'_>, to: Target<'_>, tokens: usize) ->
             Mutex::new(Part { source, keys, values, tokens, target, to_keys, to_values })
         })
         .collect();
-    pool.run_claiming(parts.len(), &|part| parts[part].lock().unwrap_or_else(PoisonError::into_inner).convert())
+    pool.run_claiming(parts.len(), &|part| {
+        parts[part].lock().unwrap_or_else(PoisonError::into_inner).convert()
+    })
 }
 
 /// The first `groups` sixteen positions of each head, `bytes` each, a block at a time.

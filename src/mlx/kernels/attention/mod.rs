@@ -33,6 +33,4 @@ pub use convert::{Source, Target, convert};
 #[cfg_attr(feature = "mlx", expect(unused_imports, reason = "no family has a mask of its own yet"))]
 pub use shape::Mask;
 pub use shape::{Attention, GROUP, KvForm, KvShape, Sequence, Span};
-#[cfg(test)]
-pub use store::store;
-pub use store::{NewTokens, store_on};
+pub use store::{NewTokens, store, store_on};

@@ -1,8 +1,8 @@
 //! The graph against float64, and a forward in pieces against the same in one.
 
-use super::tiny::{Tiny, exact, load, never, new_state, prompt, read};
+use super::tiny::{Tiny, VOCABULARY, exact, load, never, new_state, prompt, read};
 use crate::base::options::{CacheOptions, KvType, ModelOptions};
-use crate::base::{Error, Prompt, Result};
+use crate::base::{Code, Error, Prompt, Result};
 use crate::generate::mlx_runtime::model::MlxModel;
 use crate::generate::mlx_runtime::state::MlxState;
 use crate::generate::runtime::TokenModel;
@@ -73,10 +73,10 @@ fn scores_after_several_tokens_at_once_are_those_of_the_last() {
 }
 
 /// Computes at every point, and finds everything long.
-struct Everywhere {
-    points: usize,
+pub(super) struct Everywhere {
+    pub(super) points: usize,
     /// The point at which it fails.
-    stop: Option<usize>,
+    pub(super) stop: Option<usize>,
 }
 
 impl Pace for Everywhere {
@@ -90,6 +90,11 @@ impl Pace for Everywhere {
     fn is_long(&self, _work: f64) -> bool {
         true
     }
+}
+
+/// What the first layer takes for tokens.
+pub(super) fn embedded(model: &MlxModel, tokens: &[u32]) -> Array {
+    model.graph.embed(&ops::token_ids(tokens, VOCABULARY as u32).unwrap()).unwrap()
 }
 
 #[test]
@@ -107,9 +112,8 @@ fn check_pieces(model: &MlxModel, points: usize) {
     let run = |pace: &mut dyn Pace| -> Vec<f32> {
         let mut state = new_state(model);
         let caches = &mut state.as_any_mut().downcast_mut::<MlxState>().unwrap().caches;
-        let embedded = |tokens: &[u32]| model.graph.embed(&ops::token_ids(tokens, 40).unwrap()).unwrap();
-        model.graph.extend(&embedded(&first), caches, pace).unwrap();
-        let hidden = model.graph.hidden(&embedded(&second), caches, pace).unwrap();
+        model.graph.extend(&embedded(model, &first), caches, pace).unwrap();
+        let hidden = model.graph.hidden(&embedded(model, &second), caches, pace).unwrap();
         model.graph.scores(&hidden).unwrap().to_vec::<f32>().unwrap()
     };
     let whole = run(&mut Unpaced);
@@ -131,16 +135,15 @@ fn check_stops(model: &MlxModel, points: usize) {
     let tokens = prompt(25);
     let expected = read(model, new_state(model).as_mut(), &tokens, 10);
     let mut stopped = 0;
-    for stop in 1..1000 {
+    for stop in 1.. {
         let mut state = new_state(model);
         model.prefill(state.as_mut(), &Prompt::from(&tokens[..10]), &never()).unwrap();
         let inner = state.as_any_mut().downcast_mut::<MlxState>().unwrap();
-        let x = model.graph.embed(&ops::token_ids(&tokens[10..20], 40).unwrap()).unwrap();
+        let x = embedded(model, &tokens[10..20]);
         let mut pace = Everywhere { points: 0, stop: Some(stop) };
         let result = inner.transaction(10, |state| model.graph.extend(&x, &mut state.caches, &mut pace));
-        if result.is_ok() {
-            break;
-        }
+        let Err(error) = result else { break };
+        assert_eq!(error.code(), Code::Cancelled, "{error}");
         stopped += 1;
         assert_eq!(state.offset(), 10);
         assert!(state.layers().iter().all(|layer| layer.offset == 10));

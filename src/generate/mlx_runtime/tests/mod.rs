@@ -3,6 +3,7 @@
 mod forward;
 mod loading;
 mod memory;
+mod schemes;
 mod states;
 mod steps;
 mod tiny;

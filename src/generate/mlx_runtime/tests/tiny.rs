@@ -28,13 +28,19 @@ const EPS: f64 = 1e-5;
 pub(super) struct Tiny {
     pub(super) tied: bool,
     pub(super) biases: bool,
+    head_dim: usize,
     /// Row-major float32 values by name.
     pub(super) tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
 impl Tiny {
     pub(super) fn new(tied: bool, biases: bool) -> Self {
-        let mut made = Tiny { tied, biases, tensors: BTreeMap::new() };
+        Self::with_heads(tied, biases, HEAD_DIM)
+    }
+
+    /// With heads of another size.
+    pub(super) fn with_heads(tied: bool, biases: bool, head_dim: usize) -> Self {
+        let mut made = Tiny { tied, biases, head_dim, tensors: BTreeMap::new() };
         let mut noise = Noise(7);
         made.random(&mut noise, "model.embed_tokens.weight", &[VOCABULARY, HIDDEN], 0.0, 1.0);
         for layer in 0..LAYERS {
@@ -42,7 +48,7 @@ impl Tiny {
             for norm in ["input_layernorm", "post_attention_layernorm"] {
                 made.random(&mut noise, &path(&format!("{norm}.weight")), &[HIDDEN], 1.0, 0.2);
             }
-            for (name, outputs, inputs) in projections() {
+            for (name, outputs, inputs) in projections(head_dim) {
                 let scale = 2.5 / (inputs as f32).sqrt();
                 made.random(&mut noise, &path(&format!("{name}.weight")), &[outputs, inputs], 0.0, scale);
                 if biases {
@@ -70,9 +76,10 @@ impl Tiny {
         format!(
             r#"{{"model_type":"llama","hidden_size":{HIDDEN},"intermediate_size":{INTERMEDIATE},
             "num_hidden_layers":{LAYERS},"num_attention_heads":{HEADS},"num_key_value_heads":{KV_HEADS},
-            "head_dim":{HEAD_DIM},"vocab_size":{VOCABULARY},"rms_norm_eps":{EPS},"rope_theta":{THETA},
+            "head_dim":{head_dim},"vocab_size":{VOCABULARY},"rms_norm_eps":{EPS},"rope_theta":{THETA},
             "max_position_embeddings":{CONTEXT},"tie_word_embeddings":{tied},"attention_bias":{biases},
             "mlp_bias":{biases},"eos_token_id":[2,5],"bos_token_id":1}}"#,
+            head_dim = self.head_dim,
             tied = self.tied,
             biases = self.biases
         )
@@ -126,12 +133,12 @@ impl Tiny {
                 let projected = normed.iter().map(|x| self.project(&format!("{path}.self_attn.{name}"), x));
                 projected
                     .enumerate()
-                    .map(|(position, y)| if rotated { rotate(&y, position) } else { y })
+                    .map(|(position, y)| if rotated { rotate(&y, position, self.head_dim) } else { y })
                     .collect()
             };
             let (q, k, v) = (all("q_proj", true), all("k_proj", true), all("v_proj", false));
             for (position, x) in x.iter_mut().enumerate() {
-                let attended = attend(&q[position], &k[..=position], &v[..=position]);
+                let attended = attend(&q[position], &k[..=position], &v[..=position], self.head_dim);
                 let output = self.project(&format!("{path}.self_attn.o_proj"), &attended);
                 x.iter_mut().zip(output).for_each(|(x, y)| *x += y);
                 let normed = self.norm(&format!("{path}.post_attention_layernorm"), x);
@@ -148,24 +155,24 @@ impl Tiny {
     }
 }
 
-fn projections() -> [(&'static str, usize, usize); 7] {
+fn projections(head_dim: usize) -> [(&'static str, usize, usize); 7] {
     [
-        ("self_attn.q_proj", HEADS * HEAD_DIM, HIDDEN),
-        ("self_attn.k_proj", KV_HEADS * HEAD_DIM, HIDDEN),
-        ("self_attn.v_proj", KV_HEADS * HEAD_DIM, HIDDEN),
-        ("self_attn.o_proj", HIDDEN, HEADS * HEAD_DIM),
+        ("self_attn.q_proj", HEADS * head_dim, HIDDEN),
+        ("self_attn.k_proj", KV_HEADS * head_dim, HIDDEN),
+        ("self_attn.v_proj", KV_HEADS * head_dim, HIDDEN),
+        ("self_attn.o_proj", HIDDEN, HEADS * head_dim),
         ("mlp.gate_proj", INTERMEDIATE, HIDDEN),
         ("mlp.up_proj", INTERMEDIATE, HIDDEN),
         ("mlp.down_proj", HIDDEN, INTERMEDIATE),
     ]
 }
 
-fn rotate(x: &[f64], position: usize) -> Vec<f64> {
-    let half = HEAD_DIM / 2;
+fn rotate(x: &[f64], position: usize, head_dim: usize) -> Vec<f64> {
+    let half = head_dim / 2;
     let mut y = x.to_vec();
-    for head in (0..x.len()).step_by(HEAD_DIM) {
+    for head in (0..x.len()).step_by(head_dim) {
         for pair in 0..half {
-            let angle = position as f64 * THETA.powf(-2.0 * pair as f64 / HEAD_DIM as f64);
+            let angle = position as f64 * THETA.powf(-2.0 * pair as f64 / head_dim as f64);
             let (sin, cos) = angle.sin_cos();
             let (a, b) = (x[head + pair], x[head + pair + half]);
             y[head + pair] = a * cos - b * sin;
@@ -175,20 +182,20 @@ fn rotate(x: &[f64], position: usize) -> Vec<f64> {
     y
 }
 
-fn attend(query: &[f64], keys: &[Vec<f64>], values: &[Vec<f64>]) -> Vec<f64> {
+fn attend(query: &[f64], keys: &[Vec<f64>], values: &[Vec<f64>], head_dim: usize) -> Vec<f64> {
     let mut output = Vec::with_capacity(query.len());
     for head in 0..HEADS {
-        let q = &query[head * HEAD_DIM..(head + 1) * HEAD_DIM];
-        let kv = head / (HEADS / KV_HEADS) * HEAD_DIM;
+        let q = &query[head * head_dim..(head + 1) * head_dim];
+        let kv = head / (HEADS / KV_HEADS) * head_dim;
         let weights: Vec<f64> = keys
             .iter()
             .map(|key| {
-                let dot: f64 = q.iter().zip(&key[kv..kv + HEAD_DIM]).map(|(a, b)| a * b).sum();
-                (dot / (HEAD_DIM as f64).sqrt()).exp()
+                let dot: f64 = q.iter().zip(&key[kv..kv + head_dim]).map(|(a, b)| a * b).sum();
+                (dot / (head_dim as f64).sqrt()).exp()
             })
             .collect();
         let total: f64 = weights.iter().sum();
-        for dim in 0..HEAD_DIM {
+        for dim in 0..head_dim {
             let sum: f64 = weights.iter().zip(values).map(|(weight, value)| weight * value[kv + dim]).sum();
             output.push(sum / total);
         }

@@ -7,6 +7,8 @@ mod step;
 
 #[cfg(test)]
 mod blocks_tests;
+#[cfg(test)]
+mod saved_tests;
 
 pub use blocks::Pools;
 pub use saved::SavedTokens;

@@ -7,6 +7,7 @@ use crate::base::options::{
     WindowOptions,
 };
 use crate::base::{Code, Prompt};
+use crate::cache::Provider;
 use crate::generate::mlx_runtime::model::MlxModel;
 use crate::generate::mlx_runtime::state::MlxState;
 use crate::generate::runtime::{TokenModel, TokenState};
@@ -207,6 +208,39 @@ fn a_failed_forward_leaves_a_window_as_it_was() {
                 );
             }
             assert!(stopped > 3, "{stopped} points");
+        }
+    }
+}
+
+/// Both numerics: with the chunks that were read before, the next scores have the bits of a state that was never saved.
+#[test]
+fn states_continue_from_what_a_store_keeps() {
+    let provider = Provider::built_in();
+    let tokens = prompt(120);
+    for options in [exact(), ModelOptions::default()] {
+        let model = model(&options);
+        for asked in [
+            CacheOptions::default(),
+            affine(4, 0),
+            affine(8, 37),
+            turboquant(8, 3, 0, false),
+            turboquant(4, 5, 37, true),
+            window(40, 4),
+            pages(16),
+        ] {
+            let mut state = model.new_state(&asked).unwrap();
+            read(&model, state.as_mut(), &tokens[..90], 30);
+            let mut loaded = state.fork().unwrap();
+            let inner = loaded.as_any_mut().downcast_mut::<MlxState>().unwrap();
+            for cache in &mut inner.caches {
+                *cache = provider.load(&provider.snapshot(&**cache).unwrap()).unwrap();
+            }
+            assert_eq!(kind(loaded.as_ref()), kind(state.as_ref()));
+            assert_eq!(loaded.minimum_reusable_offset(), state.minimum_reusable_offset());
+            for rest in [&tokens[90..], &tokens[..5]] {
+                let expected = read(&model, state.as_mut(), rest, 20);
+                assert!(read(&model, loaded.as_mut(), rest, 20) == expected, "{asked:?}");
+            }
         }
     }
 }

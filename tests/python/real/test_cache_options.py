@@ -185,3 +185,21 @@ def test_a_cut_that_a_window_cannot_take_changes_nothing(model: mlxgen.Model) ->
         cache.append([1])
         assert cache.truncate(0) == 1001
         cache.append([1])
+
+
+def test_b70_the_longest_of_several_rows_ends_first(model: mlxgen.Model) -> None:
+    """B70: rows that run side by side are each the row alone, whichever ends first."""
+    scheme = {"precision": TurboQuantKv(8, 8)}
+    rows = [(PROMPT[:12], 2), (PROMPT[20:23], 20), (PROMPT[40:41], 20)]
+    alone = []
+    for prompt, count in rows:
+        with model.new_cache(**scheme) as cache:
+            alone.append(greedy(model, prompt, count, cache=cache))
+    caches = [model.new_cache(**scheme) for _ in rows]
+    streams = [
+        model.generate(prompt, cache=cache, max_tokens=count, ignore_eos=True)
+        for (prompt, count), cache in zip(rows, caches)
+    ]
+    assert [list(stream.read().tokens) for stream in streams] == alone
+    for held in (*streams, *caches):
+        held.close()

@@ -12,6 +12,7 @@
 
 use half::f16;
 
+use super::halves::nearest;
 use super::shape::{GROUP, KvShape};
 use super::stored::{F32, Keys, Stored, Values};
 use crate::mlx::kernels::sixteen::{LANES, Lanes};
@@ -137,8 +138,8 @@ pub fn store_key(bits: u32, group: usize, from: &[f32], to: &mut [u8], lane: usi
         let (scale, bias) = quantise(from, bits, numbers);
         let (halves, words) = to.split_at_mut(2 * HALVES);
         let halves = halves.as_chunks_mut::<2>().0;
-        halves[lane] = f16::from_f32(scale).to_le_bytes();
-        halves[LANES + lane] = f16::from_f32(bias).to_le_bytes();
+        halves[lane] = nearest(scale).to_le_bytes();
+        halves[LANES + lane] = nearest(bias).to_le_bytes();
         for (row, numbers) in words.chunks_exact_mut(ROW).zip(numbers.chunks_exact(per_word)) {
             let mut word = 0;
             for (i, number) in numbers.iter().enumerate() {
@@ -160,8 +161,8 @@ pub fn store_value(bits: u32, group: usize, from: &[f32], to: &mut [u8], at: usi
     for (index, from) in from.chunks_exact(group).enumerate() {
         let (scale, bias) = quantise(from, bits, numbers);
         let pair = &mut pairs[(at * groups + index) * 4..][..4];
-        pair[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
-        pair[2..].copy_from_slice(&f16::from_f32(bias).to_le_bytes());
+        pair[..2].copy_from_slice(&nearest(scale).to_le_bytes());
+        pair[2..].copy_from_slice(&nearest(bias).to_le_bytes());
         let first = (at * groups + index) * group / LANES;
         for (vector, numbers) in (first..).zip(numbers.as_chunks::<LANES>().0) {
             let shift = (vector % per_word) as u32 * bits;

@@ -17,6 +17,7 @@ mod block;
 mod call;
 mod convert;
 mod forms;
+mod halves;
 mod micro;
 mod shape;
 mod softmax;

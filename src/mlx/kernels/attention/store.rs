@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::affine::{store_key, store_value};
+use super::halves::store_nearest;
 use super::shape::{GROUP, KvForm, KvShape};
 use super::turbo;
 use crate::mlx::kernels::cpu::Path;
@@ -24,7 +24,8 @@ pub struct NewTokens<'a> {
     pub tokens: usize,
 }
 
-/// Stores tokens from slab index `at` on. Numbers are rounded to the nearest, ties to even; the affine form is
+/// Stores tokens from slab index `at` on. Numbers are rounded to the nearest, ties to even, and in half precision to
+/// finite ones; the affine form is
 /// quantised as MLX does it, and TurboQuant's as `turboquant` says.
 ///
 /// # Panics
@@ -49,7 +50,7 @@ pub fn store(
         }),
         KvForm::F16 => store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {
             let mut halves = [f16::ZERO; PART];
-            halves[..from.len()].convert_from_f32_slice(from);
+            store_nearest(from, &mut halves[..from.len()]);
             to.iter_mut().zip(halves).for_each(|(to, half)| *to = half.to_le_bytes());
         }),
         KvForm::Bf16 => store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {

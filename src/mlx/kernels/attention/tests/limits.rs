@@ -102,3 +102,24 @@ fn a_short_slab_is_refused() {
     let sequence = Sequence { queries: 1, position: 0, spans: &spans, first_position: 0, mask: None };
     let _ = attend(&Pool::new(1).unwrap(), &attention, &[sequence], &[0.0; 8], &mut [0.0; 8]);
 }
+
+/// B79: large keys and values do not overflow where they are stored in half precision.
+#[test]
+fn b79_numbers_beyond_half_precision_stay_finite() {
+    let mut random = Random(59);
+    let pool = Pool::new(2).unwrap();
+    for form in [KvForm::F16, KvForm::Affine { bits: 4, group: 16 }, KvForm::Affine { bits: 8, group: 32 }] {
+        let attention = Attention { shape: KvShape { form, ..plain(2, 1, 32).shape }, ..plain(2, 1, 32) };
+        for size in [1e5, 3e8, f32::MAX] {
+            let mut row = Row::random(&mut random, &attention, 300, 2, 0);
+            for index in [0, 37, 5000] {
+                row.k[index] = size;
+                row.v[index] = -size;
+            }
+            for path in Path::all() {
+                let out = run(path, &pool, &attention, std::slice::from_ref(&row), None);
+                assert!(out.iter().all(|value| value.is_finite()), "{form:?} {size}");
+            }
+        }
+    }
+}

@@ -120,7 +120,8 @@ pub struct mlxgen_cache_description {
     pub tokens: u64,
     /// Most tokens.
     pub capacity: u64,
-    /// Bytes occupied.
+    /// What the set stands for in the engine's limit: its bytes, and what is granted for more; bytes that forks share
+    /// count in equal parts for all who share them, as of the last change of this set.
     pub bytes: u64,
     /// Layers that keep something.
     pub layers: u32,

@@ -87,15 +87,15 @@ public final class CacheSet: Sendable {
         case .affine(let bits, let group, let start):
             options.kv_bits = try unsigned(bits, "kv_bits")
             options.kv_group = try unsigned(group, "kv_group")
-            options.kv_start = start.map(Int64.init) ?? -1
+            if let start { options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self)) }
         case .table(let text, let start):
             table = text
-            options.kv_start = start.map(Int64.init) ?? -1
+            if let start { options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self)) }
         case .turboQuant(let keyBits, let valueBits, let start, let deferred):
             options.turboquant_key_bits = try unsigned(keyBits, "turboquant_key_bits")
             options.turboquant_value_bits = try unsigned(valueBits, "turboquant_value_bits")
             options.turboquant_deferred = deferred ? 1 : 0
-            options.kv_start = Int64(start)
+            options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self))
         }
         let (settings, text) = (options, table)
         let handle = try await DispatchQueue.engineCalls.offload {
@@ -133,11 +133,11 @@ public final class CacheSet: Sendable {
         }
     }
 
-    /// Computes further tokens and embeddings; see ``append(_:)-([TokenID])``.
+    /// Computes further tokens and embeddings; see ``append(_:)``.
     ///
     /// - Throws: as for tokens; `invalidArgument` also for embeddings of another width than the model's hidden size or
     ///   without a key.
-    public func append(_ parts: [PromptPart]) async throws {
+    public func append(parts: [PromptPart]) async throws {
         try await queue.offload { [handle] token in
             try parts.withLibraryParts { parts, count in
                 try check { mlxgen_cache_append_parts(handle.pointer, parts, count, token.pointer, $0) }
@@ -199,7 +199,7 @@ public final class CacheSet: Sendable {
         public let tokens: Int
         /// Most tokens that it may hold.
         public let capacity: Int
-        /// Bytes occupied.
+        /// What the set stands for in the engine's limit: bytes that forks share count in equal parts.
         public let bytes: Int
         /// One for each layer that keeps something.
         public let layers: [Layer]
@@ -210,10 +210,20 @@ public final class CacheSet: Sendable {
             public let signature: String
             /// Tokens that it covers.
             public let offset: Int
-            /// Bytes occupied.
+            /// Bytes occupied, those that forks share included.
             public let bytes: Int
+            /// Bytes among them that forks occupy too.
+            public let sharedBytes: Int
             /// Whether its end can be cut off.
             public let trimmable: Bool
+            /// The least number of tokens that it may be cut to and still be what these tokens alone would have made.
+            public let minimumReusableOffset: Int
+
+            enum CodingKeys: String, CodingKey {
+                case signature, offset, bytes, trimmable
+                case sharedBytes = "shared_bytes"
+                case minimumReusableOffset = "minimum_reusable_offset"
+            }
         }
 
         /// Whether the end of the set can be cut off.

@@ -41,6 +41,49 @@ struct CacheSetTests {
         #expect(try cache.tokenCount == 0)
     }
 
+    @Test func optionsAreRefusedByName() async throws {
+        let model = try await FakeModel.endless()
+        func field(
+            _ precision: CacheSet.KVPrecision? = nil, window: CacheSet.KVWindow? = nil,
+            pages: CacheSet.KVPages? = nil
+        ) async throws -> String? {
+            try await libraryError {
+                _ = try await CacheSet(model, precision: precision, window: window, pages: pages)
+            }.detail.field
+        }
+        #expect(try await field(.affine(bits: 7)) == "kv_bits")
+        #expect(try await field(.affine(bits: -1)) == "kv_bits")
+        #expect(try await field(.affine(bits: 4, group: 48)) == "kv_group")
+        #expect(try await field(.affine(bits: 4, start: -5)) == "kv_start")
+        #expect(try await field(.table("[{\"layer_idx\": 0, \"bits\": 3}]")) == "kv_config")
+        #expect(try await field(.turboQuant(keyBits: 3)) == "turboquant_key_bits")
+        #expect(try await field(.turboQuant(valueBits: 7)) == "turboquant_value_bits")
+        #expect(try await field(window: .init(tokens: -1)) == "window")
+        #expect(try await field(pages: .init(tokens: -1)) == "page_tokens")
+        let cache = try await CacheSet(
+            model, precision: .table("[]", start: 3), window: .init(tokens: 9), pages: nil)
+        #expect(try cache.tokenCount == 0)
+    }
+
+    @Test func embeddingsStandInThePlaceOfTokens() async throws {
+        let model = try await FakeModel.saying("ab")
+        let width = model.info.hiddenSize
+        let rows = PromptPart.embeddings(
+            (0..<2 * width).map { Float($0) }, width: width, key: Array("picture".utf8))
+        let cache = try await CacheSet(model)
+        try await cache.append(parts: [.tokens([1, 2]), rows, .tokens([3])])
+        #expect(try cache.tokens() == [1, 2, .max, .max, 3])
+        var reused: [Int] = []
+        for try await event in model.generate(parts: [.tokens([1, 2]), rows, .tokens([4])], cache: cache) {
+            if case .prefill(let progress) = event { reused.append(progress.reused) }
+        }
+        #expect(reused.last == 4)
+        let wrong = PromptPart.embeddings([1, 2, 3], width: 2, key: [1])
+        #expect(try await libraryError { try await cache.append(parts: [wrong]) }.detail.field == "embeddings")
+        let narrow = PromptPart.embeddings([1, 2], width: 1, key: [1])
+        #expect(try await libraryError { try await cache.append(parts: [narrow]) }.code == .invalidArgument)
+    }
+
     @Test func aLentSetIsBusy() async throws {
         let model = try await FakeModel.endless()
         let cache = try await CacheSet(model)

@@ -53,7 +53,7 @@ static void init(init_function function, size_t first)
         }
         CHECK(place.size == size);
         CHECK(place.bytes[size] == 0xaa);
-        CHECK(memcmp(place.bytes + sizeof(size_t), whole.bytes + sizeof(size_t), size - sizeof(size_t)) == 0);
+        CHECK(memcmp(place.bytes + first, whole.bytes + first, size - first) == 0);
     }
     CHECK(function(&place, sizeof place) == MLXGEN_INVALID_ARGUMENT);
     CHECK(function(NULL, first) == MLXGEN_INVALID_ARGUMENT);

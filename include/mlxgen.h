@@ -1691,8 +1691,8 @@ mlxgen_status mlxgen_cache_tokens(const mlxgen_cache *cache,
  * Threads: one call at a time per handle: a second one gives BUSY.
  * Ownership: `out_dropped` receives the number of tokens forgotten, and may be NULL.
  * Codes: OK, INVALID_ARGUMENT (also if the set holds fewer than `keep`), BUSY (also while a stream
- * holds the set), WRONG_STATE (a layer cannot be cut there: the error names it; suspended; or after
- * mlxgen_shutdown).
+ * holds the set), WRONG_STATE (a layer cannot be cut there, or was reduced in precision when it held more: the error
+ * names it, and nothing has changed; suspended; or after mlxgen_shutdown).
  * Since: 0.1.
  */
 mlxgen_status mlxgen_cache_truncate(mlxgen_cache *cache,

@@ -5,6 +5,9 @@ use serde::Deserialize;
 use super::options::{AffineGroups, AffineLayers};
 use super::{Error, Result};
 
+/// Some thousand times what a real one has.
+const LONGEST: usize = 1 << 24;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -16,6 +19,10 @@ struct Entry {
 /// Reads a list of `{"layer_idx": …, "bits": …, "group_size": …}`, as mlx-optiq writes it; without a group size it is
 /// 64. Layers that are not in the list are left as they are. INVALID_ARGUMENT for anything else.
 pub fn parse_kv_config(text: &str) -> Result<AffineLayers> {
+    if text.len() > LONGEST {
+        let text = format!("kv_config has at most {LONGEST} bytes, not {}", text.len());
+        return Err(Error::invalid_argument(text).field("kv_config"));
+    }
     let entries: Vec<Entry> = serde_json::from_str(text).map_err(|error| {
         Error::invalid_argument(format!("kv_config is not a list of layers: {error}")).field("kv_config")
     })?;

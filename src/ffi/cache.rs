@@ -10,14 +10,14 @@ use super::guard::{self, Call};
 use super::handle::{self, object};
 use super::model::{ModelObject, mlxgen_model};
 use super::options::{self, choice, flag, versioned};
-use super::prompt::{mlxgen_prompt_part, read_prompt};
+use super::prompt::{check_prompt_size, mlxgen_prompt_part, read_prompt};
 use super::status::mlxgen_status;
 use crate::base::kv_config::parse_kv_config;
 use crate::base::options::{
     AffineGroups, AffineLayers, AffineOptions, CacheOptions, KvType, PageOptions, TurboQuantOptions,
     WindowOptions,
 };
-use crate::base::{Code, Error, Prompt, Result};
+use crate::base::{Code, Error, Result};
 use crate::engine::CacheSet;
 
 /// What a model keeps of the tokens it has read, so that they are not computed again. One call at
@@ -285,7 +285,8 @@ pub unsafe extern "C" fn mlxgen_cache_append(
     unsafe {
         guard::fallible(out_error, [], |call| {
             let cache = get(cache)?;
-            let tokens = Prompt::of_tokens(call.array(tokens, count, "tokens")?);
+            let tokens = call.array(tokens, count, "tokens")?;
+            check_prompt_size(0, tokens.len(), cache.model().info())?;
             let cancel = cancel::share(cancel, "cancel")?;
             cache.append(tokens, cancel.as_ref())?;
             Ok(Code::Ok)
@@ -314,7 +315,7 @@ pub unsafe extern "C" fn mlxgen_cache_append_parts(
     unsafe {
         guard::fallible(out_error, [], |call| {
             let cache = get(cache)?;
-            let prompt = read_prompt(call, parts, part_count)?;
+            let prompt = read_prompt(call, parts, part_count, cache.model().info())?;
             let cancel = cancel::share(cancel, "cancel")?;
             cache.append(prompt, cancel.as_ref())?;
             Ok(Code::Ok)
@@ -400,8 +401,8 @@ pub unsafe extern "C" fn mlxgen_cache_tokens(
 /// Threads: one call at a time per handle: a second one gives BUSY.
 /// Ownership: `out_dropped` receives the number of tokens forgotten, and may be NULL.
 /// Codes: OK, INVALID_ARGUMENT (also if the set holds fewer than `keep`), BUSY (also while a stream
-/// holds the set), WRONG_STATE (a layer cannot be cut there: the error names it; suspended; or after
-/// mlxgen_shutdown).
+/// holds the set), WRONG_STATE (a layer cannot be cut there, or was reduced in precision when it held more: the error
+/// names it, and nothing has changed; suspended; or after mlxgen_shutdown).
 /// Since: 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_cache_truncate(

@@ -5,7 +5,9 @@ use std::ffi::c_char;
 use super::guard::Call;
 use super::options::{self, versioned};
 use super::status::mlxgen_status;
+use crate::base::info::ModelInfo;
 use crate::base::{Error, Prompt, Result};
+use crate::generate::request::{check_room, sequence_limit};
 
 /// Token ids.
 pub const MLXGEN_PART_TOKENS: i32 = 1;
@@ -83,15 +85,22 @@ fn read_parts(
 }
 
 /// All parts joined.
-pub(super) fn read_prompt(call: &Call, parts: *const mlxgen_prompt_part, count: usize) -> Result<Prompt> {
+pub(super) fn read_prompt(
+    call: &Call,
+    parts: *const mlxgen_prompt_part,
+    count: usize,
+    info: &ModelInfo,
+) -> Result<Prompt> {
     let mut prompt = Prompt::default();
     for (index, part) in (0_u64..).zip(read_parts(call, parts, count)?) {
         let place = |error: Error| error.field("parts").position(index);
         match part.kind {
             MLXGEN_PART_TOKENS => {
-                prompt.push_tokens(call.array(part.tokens, part.token_count, "tokens").map_err(place)?);
+                let tokens = call.array(part.tokens, part.token_count, "tokens").map_err(place)?;
+                check_prompt_size(prompt.len(), tokens.len(), info)?;
+                prompt.push_tokens(tokens);
             }
-            MLXGEN_PART_EMBEDDINGS => push_embeddings(call, &part, &mut prompt).map_err(place)?,
+            MLXGEN_PART_EMBEDDINGS => push_embeddings(call, &part, info, place, &mut prompt)?,
             later if later > MLXGEN_PART_EMBEDDINGS => {
                 let fault = format!("this version knows no prompt parts of kind {later}");
                 return Err(place(Error::unsupported(fault)));
@@ -102,13 +111,36 @@ pub(super) fn read_prompt(call: &Call, parts: *const mlxgen_prompt_part, count: 
     Ok(prompt)
 }
 
-fn push_embeddings(call: &Call, part: &mlxgen_prompt_part, prompt: &mut Prompt) -> Result<()> {
-    let count = part.embedding_rows.checked_mul(part.embedding_width);
-    let count =
-        count.ok_or_else(|| Error::invalid_argument("there are more embeddings than memory has bytes"))?;
-    let values = call.array(part.embeddings, count, "embeddings")?;
-    let key = call.array(part.key.cast::<u8>(), part.key_size, "key")?;
-    prompt.push_embeddings(values, part.embedding_width, key)
+/// No more than can be read of a prompt is copied: what is longer than the model's context is refused before.
+pub(super) fn check_prompt_size(before: usize, more: usize, info: &ModelInfo) -> Result<()> {
+    check_room(before as u64 + more as u64, sequence_limit(info, 0))
+}
+
+/// Keys are names: hashes and paths are far shorter.
+const LONGEST_KEY: usize = 1 << 16;
+
+fn push_embeddings(
+    call: &Call,
+    part: &mlxgen_prompt_part,
+    info: &ModelInfo,
+    place: impl Fn(Error) -> Error,
+    prompt: &mut Prompt,
+) -> Result<()> {
+    let mlxgen_prompt_part { embedding_rows: rows, embedding_width: width, .. } = *part;
+    if width != info.hidden as usize {
+        let text = format!("embeddings have {} elements, not {width}", info.hidden);
+        return Err(place(Error::invalid_argument(text)));
+    }
+    if part.key_size > LONGEST_KEY {
+        let text = format!("a key has at most {LONGEST_KEY} bytes, not {}", part.key_size);
+        return Err(place(Error::invalid_argument(text)));
+    }
+    let too_many = || place(Error::invalid_argument("there are more embeddings than memory has bytes"));
+    let values = call.array(part.embeddings, rows.checked_mul(width).ok_or_else(too_many)?, "embeddings");
+    let values = values.map_err(&place)?;
+    let key = call.array(part.key.cast::<u8>(), part.key_size, "key").map_err(&place)?;
+    check_prompt_size(prompt.len(), rows, info)?;
+    prompt.push_embeddings(values, width, key).map_err(place)
 }
 
 /// Makes an empty part of kind MLXGEN_PART_TOKENS. Pass `sizeof(mlxgen_prompt_part)` as

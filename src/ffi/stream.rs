@@ -243,7 +243,7 @@ pub unsafe extern "C" fn mlxgen_stream_open(
             true => None,
             false => Some(handle::get::<CacheSet>(cache, "cache")?),
         };
-        let prompt = read_prompt(call, parts, part_count)?;
+        let prompt = read_prompt(call, parts, part_count, model.model.info())?;
         let options = read_options(call, options)?;
         let stream = Stream::open(&model.model, cache.as_deref(), prompt, &options)?;
         let object = StreamObject { stream, last: Mutex::default(), wakeup: Mutex::new(None) };

@@ -401,9 +401,5 @@ fn reusable(sequence: &Sequence, prompt: &Prompt) -> (usize, ReuseStop) {
     } else {
         (common, ReuseStop::Diverged)
     };
-    if keep < cached && keep > 0 && !sequence.is_reusable(keep) {
-        (0, ReuseStop::Reduced)
-    } else {
-        (keep, stop)
-    }
+    if keep > 0 && !sequence.is_reusable(keep) { (0, ReuseStop::Reduced) } else { (keep, stop) }
 }

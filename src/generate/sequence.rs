@@ -186,12 +186,24 @@ impl Sequence {
         self.mirror.extend(&part.record());
     }
 
-    /// Forgets what follows the first `keep` tokens. WRONG_STATE naming the layer that cannot.
+    /// Forgets what follows the first `keep` tokens. WRONG_STATE naming the layer that cannot, or whose precision was
+    /// reduced with more tokens there: what it keeps of fewer is not what they alone would have made.
     pub fn truncate(&mut self, keep: usize) -> Result<usize> {
         self.check()?;
         let before = self.len();
         if keep >= before {
             return Ok(0);
+        }
+        if keep > 0 && !self.is_reusable(keep) {
+            let layers = self.state.layers();
+            let layer =
+                layers.iter().position(|layer| layer.minimum_reusable_offset > keep as u64).unwrap_or(0);
+            let least = self.state.minimum_reusable_offset();
+            return Err(Error::wrong_state(format!(
+                "layer {layer} was reduced in precision at {least} tokens and cannot be cut to {keep}; it can be cut to 0"
+            ))
+            .field("layer")
+            .position(layer as u64));
         }
         self.state.truncate(keep as u64)?;
         self.mirror.set_logits(None);

@@ -163,7 +163,7 @@ def test_info(load: Callable[..., mlxgen.Model]) -> None:
         info = cache.info()
         assert (info.tokens, info.capacity, info.bytes, info.trimmable) == (2, 100, 600, True)
         assert len(info.layers) == 3
-        assert info.layers[0] == mlxgen.LayerCacheInfo("fake", 2, 200, True)
+        assert info.layers[0] == mlxgen.LayerCacheInfo("fake", 2, 200, 0, True, 0)
 
 
 def test_cancelled_append_keeps_whole_chunks(load: Callable[..., mlxgen.Model]) -> None:

@@ -97,6 +97,19 @@ def test_u04_a_running_set_is_reduced_and_says_so(model: mlxgen.Model, name: str
                 found = stream.read().tokens
             with model.new_cache(**SCHEMES[name]) as fresh:
                 assert list(found) == greedy(model, other, 4, cache=fresh)
+        # What would not be what fewer tokens alone have made is not kept.
+        with pytest.raises(mlxgen.WrongStateError) as caught:
+            cache.truncate(30)
+        assert caught.value.detail.field == "layer" and caught.value.detail.position == 0
+        assert len(cache) == 60
+        cache.truncate(50)
+        cache.append(PROMPT[50:60])
+        assert cache.info().layers[0].minimum_reusable_offset == 50
+        cache.truncate(0)
+        cache.append(PROMPT[:30])
+        with model.new_cache() as short:
+            short.append(PROMPT[:30])
+            assert short.logits() == cache.logits()
 
 
 def test_layers_tell_what_became_of_the_options(model: mlxgen.Model) -> None:

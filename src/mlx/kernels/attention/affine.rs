@@ -10,8 +10,6 @@
 //! of the positions, one position after the other, are cut into vectors of 16 dimensions; a row of words holds
 //! consecutive vectors, the first in the lowest bits of its words. So lanes are dimensions.
 
-use half::f16;
-
 use super::halves::nearest;
 use super::shape::{GROUP, KvShape};
 use super::stored::{F32, Keys, Stored, Values};

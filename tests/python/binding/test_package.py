@@ -46,7 +46,7 @@ def test_sources_are_python_3_9() -> None:
 def test_everything_public_is_documented_and_listed() -> None:
     for name in mlxgen.__all__:
         thing = getattr(mlxgen, name)
-        if name != "Event":  # a union has no text of its own
+        if name not in ("Event", "KvPrecision", "Prompt"):  # a union has no text of its own
             assert thing.__doc__, name
             for key, member in vars(thing).items() if isinstance(thing, type) else ():
                 if not key.startswith("_") and callable(member) and not isinstance(member, type):

@@ -16,15 +16,25 @@ struct Entry {
     group_size: Option<u32>,
 }
 
+/// INVALID_ARGUMENT for a text that is longer than any table.
+pub fn check_kv_config_size(bytes: usize) -> Result<()> {
+    if bytes <= LONGEST {
+        return Ok(());
+    }
+    let text = format!("kv_config has at most {LONGEST} bytes, not {bytes}");
+    Err(Error::invalid_argument(text).field("kv_config"))
+}
+
 /// Reads a list of `{"layer_idx": …, "bits": …, "group_size": …}`, as mlx-optiq writes it; without a group size it is
 /// 64. Layers that are not in the list are left as they are. INVALID_ARGUMENT for anything else.
 pub fn parse_kv_config(text: &str) -> Result<AffineLayers> {
-    if text.len() > LONGEST {
-        let text = format!("kv_config has at most {LONGEST} bytes, not {}", text.len());
-        return Err(Error::invalid_argument(text).field("kv_config"));
-    }
+    check_kv_config_size(text.len())?;
     let entries: Vec<Entry> = serde_json::from_str(text).map_err(|error| {
-        Error::invalid_argument(format!("kv_config is not a list of layers: {error}")).field("kv_config")
+        let (line, column) = (error.line(), error.column());
+        Error::invalid_argument(format!(
+            "kv_config is no list of {{\"layer_idx\": …, \"bits\": …, \"group_size\": …}}: see line {line}, column {column}"
+        ))
+        .field("kv_config")
     })?;
     let groups = |entry: &Entry| AffineGroups {
         bits: entry.bits,

@@ -66,6 +66,10 @@ impl Prompt {
             let text = format!("{} numbers are no rows of {width} embeddings", values.len());
             return bad(text, "embeddings");
         }
+        if let Some(position) = values.iter().position(|value| !value.is_finite()) {
+            let text = format!("number {position} of the embeddings is not finite");
+            return bad(text, "embeddings");
+        }
         let rows = values.len() / width;
         let content = Content { key: key.into(), values: values.to_vec(), width };
         self.embedded.push(Embedded { start: self.ids.len(), rows, content: Arc::new(content), first: 0 });

@@ -135,14 +135,19 @@ pub trait LayerCache {
         0
     }
 
-    /// The part of the bytes that this cache stands for: shared ones count in equal parts for all who share them.
+    /// The part of the bytes that no pool counts.
     fn own_bytes(&self) -> usize {
         self.bytes()
     }
 
-    /// Bytes that a fork and the next token of both sides take.
+    /// Bytes that a fork takes, now or with the next token.
     fn fork_bytes(&self) -> usize {
         self.bytes()
+    }
+
+    /// Bytes that the next token takes because others share the last ones.
+    fn copied_bytes(&self) -> usize {
+        0
     }
 
     /// An independent cache with the same tokens. Shares memory until one of the two is written.

@@ -122,7 +122,7 @@ impl LayerCache for PagedCache {
         self.offset
     }
 
-    /// One row alone. CONTEXT_FULL beyond the limit.
+    /// One row alone. OUT_OF_MEMORY beyond the limit.
     fn append(&mut self, keys: &Array, values: &Array) -> Result<KeysValues> {
         let new = self.encode(keys, values)?;
         let tokens = planes::tokens_of(&new, &[])?;
@@ -134,9 +134,8 @@ impl LayerCache for PagedCache {
         }
         let end = planes::end(self.offset, tokens)?;
         if let Some(limit) = self.form.limit.filter(|limit| end > *limit) {
-            return Err(Error::context_full(format!(
-                "{end} tokens do not fit into a paged cache for {limit}"
-            )));
+            return Err(Error::out_of_memory(format!("{end} tokens do not fit into pages for {limit}"))
+                .field("page_capacity"));
         }
         let block = self.form.block;
         let needed = end.div_ceil(block);

@@ -141,7 +141,7 @@ fn b76_a_full_pool_is_an_error_before_anything_changes() {
     LOOK.append(&mut cache, &ids(0, 10));
     LOOK.append(&mut other, &ids(0, 10));
     let error = cache.append(&LOOK.keys(&ids(10, 13)), &LOOK.values(&ids(10, 13))).unwrap_err();
-    assert_eq!(error.code(), Code::ContextFull);
+    assert_eq!(error.code(), Code::OutOfMemory);
     assert_eq!((cache.offset(), cache.table()), (10, &[0, 1, 2][..]));
     assert_whole(&cache);
     assert_eq!(LOOK.append(&mut cache, &ids(10, 12)), LOOK.expected(&ids(0, 12), None));

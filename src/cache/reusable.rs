@@ -82,6 +82,10 @@ impl LayerCache for ReusableFrom {
         self.cache.fork_bytes()
     }
 
+    fn copied_bytes(&self) -> usize {
+        self.cache.copied_bytes()
+    }
+
     fn fork(&self) -> Box<dyn LayerCache> {
         reusable_from(self.cache.fork(), self.offset)
     }

@@ -1,6 +1,8 @@
 //! From the options of a cache set to the caches of a model's layers.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::maintenance::{Maintenance, Planned};
 use super::segmented::{KvSizes, SEGMENT, SegmentedCache};
@@ -42,6 +44,8 @@ pub struct Scheme {
     maintenance: Rc<Maintenance>,
     /// Most tokens of a forward of a prompt.
     chunk: u64,
+    /// What segments take is a part of this number.
+    counter: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,10 +87,16 @@ impl Scheme {
             pages: options.pages,
             maintenance,
             chunk: chunk.max(1),
+            counter: Arc::default(),
         };
         // What a kind refuses, it refuses now.
         scheme.caches()?;
         Ok(scheme)
+    }
+
+    /// The same; `counter` goes up and down by the bytes that segments take, shared ones once.
+    pub fn counted_in(&self, counter: &Arc<AtomicU64>) -> Self {
+        Scheme { counter: Arc::clone(counter), ..self.clone() }
     }
 
     /// Empty caches, one for each layer.
@@ -94,7 +104,7 @@ impl Scheme {
         let limit = self.pages.filter(|pages| pages.capacity > 0).map(|pages| {
             pages.capacity.div_ceil(u64::from(pages.tokens)).saturating_mul(self.layers.len() as u64) as usize
         });
-        let pools = Pools::new(self.layers.len(), limit);
+        let pools = Pools::counted_in(self.layers.len(), limit, Arc::clone(&self.counter));
         self.layers
             .iter()
             .enumerate()
@@ -126,13 +136,13 @@ impl Scheme {
         })
     }
 
-    fn of_segments(&self, layer: &LayerScheme, pools: &std::sync::Arc<Pools>) -> Result<Box<dyn LayerCache>> {
+    fn of_segments(&self, layer: &LayerScheme, pools: &Arc<Pools>) -> Result<Box<dyn LayerCache>> {
         let form = match layer.planned {
             // The kernels quantise from the first token on, so that no result depends on how a prompt was cut.
             Some(planned) if planned.start == 0 => form_of(planned.precision),
             _ => SegmentForm::Float(self.dtype),
         };
-        let pools = std::sync::Arc::clone(pools);
+        let pools = Arc::clone(pools);
         if let Some(planned) = layer.planned {
             SegmentedCache::bytes_per_token(form_of(planned.precision), layer.needs.sizes)?;
         }
@@ -235,7 +245,9 @@ impl LayerScheme {
 
 fn paged_form(pages: PageOptions, quantised: Option<Affine>) -> PagedForm {
     let block = pages.tokens as usize;
-    let limit = (pages.capacity > 0).then_some(pages.capacity as usize);
+    // Whole pages, as the kernels' pools have them.
+    let limit =
+        (pages.capacity > 0).then_some((pages.capacity as usize).next_multiple_of(pages.tokens as usize));
     PagedForm { block, capacity: limit.unwrap_or(block), limit, quantised }
 }
 
@@ -276,8 +288,12 @@ fn planned(
     let Some(groups) = groups else { return Ok(None) };
     groups.validate()?;
     let AffineGroups { bits, group } = groups;
-    check_group(needs.sizes.key_dims, group)?;
-    check_group(needs.sizes.value_dims, group)?;
+    for dims in [needs.sizes.key_dims, needs.sizes.value_dims] {
+        check_group(dims, group).map_err(|error| match affine.layers {
+            AffineLayers::Uniform(_) => error,
+            AffineLayers::Table(_) => error.field("kv_config"),
+        })?;
+    }
     Ok(Some(Planned { precision: Precision::Affine { bits, group }, start: affine.start() }))
 }
 

@@ -168,7 +168,7 @@ fn what_cannot_be_is_refused_by_its_name_and_layer() {
         (uniform(4, 64, Some(0)), &both, unsupported, "kv_group", Some(1)),
         // However late it would be quantised.
         (uniform(4, 64, Some(1 << 40)), &both, unsupported, "kv_group", Some(1)),
-        (table(&[0, 1]), &both, unsupported, "kv_group", Some(1)),
+        (table(&[0, 1]), &both, unsupported, "kv_config", Some(1)),
         (table(&[0, 2]), &both, bad, "kv_config", Some(2)),
         (table(&[0, 0]), &both, bad, "kv_config", Some(0)),
         (turboquant(9), &both, unsupported, "turboquant_key_bits", Some(1)),

@@ -204,13 +204,17 @@ impl LayerCache for SegmentedCache {
         self.segments.shared_bytes()
     }
 
+    /// The pools count them.
     fn own_bytes(&self) -> usize {
-        self.segments.own_bytes()
+        0
     }
 
-    /// A segment: that of the common end is copied, or two new ones are begun.
     fn fork_bytes(&self) -> usize {
-        2 * self.segments.segment_bytes()
+        0
+    }
+
+    fn copied_bytes(&self) -> usize {
+        self.segments.copied_bytes(self.offset)
     }
 
     fn fork(&self) -> Box<dyn LayerCache> {

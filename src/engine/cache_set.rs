@@ -166,11 +166,13 @@ impl CacheSet {
     pub fn info(&self) -> Result<CacheInfo> {
         self.model().engine().owner().check()?;
         let mirror = &self.0.mirror;
+        let layers = mirror.layers();
+        let held: u64 = layers.iter().map(|layer| layer.bytes).sum();
         Ok(CacheInfo {
             tokens: mirror.token_count() as u64,
             capacity: self.0.capacity,
-            bytes: mirror.bytes(),
-            layers: mirror.layers(),
+            bytes: held.max(mirror.bytes()),
+            layers,
         })
     }
 

@@ -12,7 +12,7 @@ use super::model::{ModelObject, mlxgen_model};
 use super::options::{self, choice, flag, versioned};
 use super::prompt::{check_prompt_size, mlxgen_prompt_part, read_prompt};
 use super::status::mlxgen_status;
-use crate::base::kv_config::parse_kv_config;
+use crate::base::kv_config::{check_kv_config_size, parse_kv_config};
 use crate::base::options::{
     AffineGroups, AffineLayers, AffineOptions, CacheOptions, KvType, PageOptions, TurboQuantOptions,
     WindowOptions,
@@ -120,8 +120,7 @@ pub struct mlxgen_cache_description {
     pub tokens: u64,
     /// Most tokens.
     pub capacity: u64,
-    /// What the set stands for in the engine's limit: its bytes, and what is granted for more; bytes that forks share
-    /// count in equal parts for all who share them, as of the last change of this set.
+    /// Bytes occupied or granted, those that forks share included, as of the last change of this set.
     pub bytes: u64,
     /// Layers that keep something.
     pub layers: u32,
@@ -164,6 +163,7 @@ fn read_options(call: &Call, options: &mlxgen_cache_options) -> Result<CacheOpti
 
 fn read_affine(call: &Call, options: &mlxgen_cache_options) -> Result<Option<AffineLayers>> {
     if !options.kv_config.is_null() || options.kv_config_size > 0 {
+        check_kv_config_size(options.kv_config_size)?;
         let text = call.text(options.kv_config, options.kv_config_size, "kv_config")?;
         return parse_kv_config(text).map(Some);
     }

@@ -20,7 +20,7 @@ pub struct SequenceMirror {
     total: Arc<AtomicU64>,
     layers: Mutex<Vec<LayerCacheInfo>>,
     /// Scores after the last token, if the last change was an append.
-    logits: Mutex<Option<Vec<f32>>>,
+    logits: Mutex<Option<Arc<Vec<f32>>>>,
 }
 
 impl SequenceMirror {
@@ -51,6 +51,10 @@ impl SequenceMirror {
     }
 
     pub fn logits(&self) -> Option<Vec<f32>> {
+        self.shared_logits().map(|logits| logits.to_vec())
+    }
+
+    pub(super) fn shared_logits(&self) -> Option<Arc<Vec<f32>>> {
         self.logits.lock().clone()
     }
 
@@ -76,7 +80,7 @@ impl SequenceMirror {
         self.tokens.lock().truncate(keep);
     }
 
-    pub(super) fn set_logits(&self, logits: Option<Vec<f32>>) {
+    pub(super) fn set_logits(&self, logits: Option<Arc<Vec<f32>>>) {
         *self.logits.lock() = logits;
     }
 

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use crate::base::event::TokenLogprobs;
 use crate::base::info::{LayerCacheInfo, ModelInfo};
@@ -157,13 +158,21 @@ pub trait TokenState {
     fn fork(&self) -> Result<Box<dyn TokenState>>;
     /// Bytes occupied now, those that forks share included.
     fn bytes(&self) -> u64;
-    /// The part of them that this state stands for: shared ones count in equal parts for all who share them.
+    /// Has what forks share counted in `total`, once, as it comes and goes. Asked of an empty state.
+    fn count_in(&mut self, _total: &Arc<AtomicU64>) -> Result<()> {
+        Ok(())
+    }
+    /// The part of the bytes that is not counted so.
     fn own_bytes(&self) -> u64 {
         self.bytes()
     }
-    /// Bytes that a fork and the next token of both sides take.
+    /// Bytes that a fork takes, now or with the next token.
     fn fork_bytes(&self) -> u64 {
         self.bytes_for(self.offset())
+    }
+    /// Bytes that the next token takes because forks share the last ones.
+    fn copied_bytes(&self) -> u64 {
+        0
     }
     /// Bytes that the state would occupy if it covered `tokens` tokens.
     fn bytes_for(&self, tokens: u64) -> u64;

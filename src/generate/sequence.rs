@@ -28,7 +28,8 @@ pub struct Sequence {
 
 impl Sequence {
     pub fn new(model: &Rc<dyn TokenModel>, options: &CacheOptions, total: &Arc<AtomicU64>) -> Result<Self> {
-        let state = model.new_state(options)?;
+        let mut state = model.new_state(options)?;
+        state.count_in(total)?;
         Ok(Self::over(Rc::clone(model), state, total))
     }
 
@@ -45,7 +46,7 @@ impl Sequence {
         surroundings.admit("a copy of the cache set", self.state.fork_bytes())?;
         let fork = Self::over(Rc::clone(&self.model), self.state.fork()?, total);
         fork.mirror.extend(&self.mirror.record());
-        fork.mirror.set_logits(self.mirror.logits());
+        fork.mirror.set_logits(self.mirror.shared_logits());
         Ok(fork)
     }
 
@@ -109,7 +110,8 @@ impl Sequence {
 
     /// Bytes that covering `end` tokens takes beyond those that are counted for this sequence.
     fn growth(&self, end: u64) -> u64 {
-        self.state.bytes_for(end).saturating_sub(self.state.bytes().max(self.granted()))
+        let grown = self.state.bytes_for(end).saturating_sub(self.state.bytes().max(self.granted()));
+        grown.saturating_add(self.state.copied_bytes())
     }
 
     /// Asks for the memory that a whole prompt takes, before any of it is forwarded.
@@ -169,7 +171,7 @@ impl Sequence {
         self.admit(width, self.state.offset() + width, surroundings)?;
         let logits = self.model.logits(self.state.as_mut(), tokens, cancel)?;
         self.mirror.extend(&tokens.record());
-        self.mirror.set_logits(Some(logits));
+        self.mirror.set_logits(Some(Arc::new(logits)));
         self.refresh();
         Ok(())
     }

@@ -11,7 +11,6 @@ from ctypes import (
     CFUNCTYPE,
     POINTER,
     Structure,
-    c_char,
     c_char_p,
     c_double,
     c_float,
@@ -233,12 +232,12 @@ class PromptPart(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
         ("kind", c_int32),
-        ("tokens", POINTER(c_uint32)),
+        ("tokens", c_void_p),
         ("token_count", c_size_t),
-        ("embeddings", POINTER(c_float)),
+        ("embeddings", c_void_p),
         ("embedding_rows", c_size_t),
         ("embedding_width", c_size_t),
-        ("key", POINTER(c_char)),
+        ("key", c_void_p),
         ("key_size", c_size_t),
     ]
 

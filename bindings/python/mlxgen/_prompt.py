@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char, c_float, c_uint32, sizeof
+from ctypes import c_char, c_float, sizeof
 from dataclasses import dataclass
 from typing import Any, List, Sequence, Tuple, Union
 
@@ -54,21 +54,22 @@ def prompt_parts(prompt: Prompt) -> Tuple[Any, int, Any]:
             continue
         ids, count = token_array(piece)
         part.kind = _abi.PART_TOKENS
-        part.tokens, part.token_count = ctypes.cast(ids, ctypes.POINTER(c_uint32)), count
+        # The address alone: what `ctypes.cast` gives refers to itself and lives until a collection.
+        part.tokens, part.token_count = ctypes.addressof(ids), count
         alive.append(ids)
     return parts, len(pieces), alive
 
 
 def _set_embeddings(part: _abi.PromptPart, piece: Embeddings) -> Any:
     view = memoryview(piece.values)
-    if view.format != "f" or view.ndim != 2 or not view.c_contiguous:
+    if view.format != "f" or view.ndim != 2 or not view.c_contiguous or 0 in (view.shape or ()):
         raise InvalidArgumentError(
             "embeddings are rows of float32 without gaps", ErrorDetail(field="embeddings")
         )
     rows, width = view.shape or (0, 0)
     numbers = (c_float * (rows * width)).from_buffer_copy(view.cast("B"))
     key = (c_char * len(piece.key)).from_buffer_copy(piece.key)
-    part.embeddings = ctypes.cast(numbers, ctypes.POINTER(c_float))
+    part.embeddings = ctypes.addressof(numbers)
     part.embedding_rows, part.embedding_width = rows, width
-    part.key, part.key_size = ctypes.cast(key, ctypes.POINTER(c_char)), len(piece.key)
+    part.key, part.key_size = ctypes.addressof(key), len(piece.key)
     return numbers, key

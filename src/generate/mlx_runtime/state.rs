@@ -2,6 +2,8 @@
 
 use std::any::Any;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use crate::base::info::LayerCacheInfo;
 use crate::base::{Error, Result};
@@ -158,6 +160,16 @@ impl TokenState for MlxState {
 
     fn fork_bytes(&self) -> u64 {
         self.caches.iter().map(|cache| cache.fork_bytes() as u64).sum()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.caches.iter().map(|cache| cache.copied_bytes() as u64).sum()
+    }
+
+    fn count_in(&mut self, total: &Arc<AtomicU64>) -> Result<()> {
+        self.scheme = Rc::new(self.scheme.counted_in(total));
+        self.caches = self.scheme.caches()?;
+        Ok(())
     }
 
     fn bytes_for(&self, tokens: u64) -> u64 {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
+import numpy
 import pytest
 
 import mlxgen
@@ -216,3 +218,50 @@ def test_b70_the_longest_of_several_rows_ends_first(model: mlxgen.Model) -> None
     assert [list(stream.read().tokens) for stream in streams] == alone
     for held in (*streams, *caches):
         held.close()
+
+
+def test_what_forks_share_is_counted_once(engine: mlxgen.Engine, model: mlxgen.Model) -> None:
+    def counted(wanted: int) -> bool:
+        """Releases are carried out a moment later."""
+        for _ in range(100):
+            if engine.memory().caches - before == wanted:
+                return True
+            time.sleep(0.02)
+        return False
+
+    before = engine.memory().caches
+    cache = model.new_cache()
+    cache.append([i % 1000 for i in range(600)])
+    held = cache.info().bytes
+    assert counted(held)
+    forks = [cache.fork() for _ in range(50)]
+    assert counted(held)
+    cache.close()
+    for fork in forks[1:]:
+        fork.close()
+    assert counted(held)
+    forks[0].append([1])
+    assert counted(held)
+    forks[0].close()
+    assert counted(0)
+
+
+def test_more_than_the_context_is_refused_before_it_is_copied(model: mlxgen.Model) -> None:
+    """Rows and tokens that are there, but fit nowhere."""
+    many = mlxgen.Embeddings(numpy.zeros((9000, 576), dtype=numpy.float32), b"many")
+    for prompt in ([[1], many], [1] * 9000):
+        for call in (
+            lambda: model.generate(prompt),
+            lambda: model.new_cache().append(prompt),
+        ):
+            with pytest.raises(mlxgen.ContextFullError):
+                call()
+    with model.new_cache() as cache:
+        for values, key in (
+            (numpy.full((1, 576), numpy.nan, dtype=numpy.float32), b"a"),
+            (numpy.zeros((0, 576), dtype=numpy.float32), b"a"),
+            (numpy.zeros((1, 576), dtype=numpy.float32), b"a" * (1 << 17)),
+        ):
+            with pytest.raises(mlxgen.InvalidArgumentError):
+                cache.append([[1], mlxgen.Embeddings(values, key)])
+        assert len(cache) == 0

@@ -9,6 +9,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -23,11 +24,19 @@ pub struct Pools {
     limit: Option<usize>,
     pools: Mutex<HashMap<usize, Arc<Pool>>>,
     used: Arc<Mutex<usize>>,
+    /// Bytes of the blocks in use are a part of this number.
+    counter: Arc<AtomicU64>,
 }
 
 impl Pools {
     pub fn new(per_piece: usize, limit: Option<usize>) -> Arc<Self> {
-        Arc::new(Pools { per_piece: per_piece.max(1), limit, pools: Mutex::default(), used: Arc::default() })
+        Self::counted_in(per_piece, limit, Arc::default())
+    }
+
+    /// As `new`; `counter` goes up and down by the bytes of blocks as they are taken and given back.
+    pub fn counted_in(per_piece: usize, limit: Option<usize>, counter: Arc<AtomicU64>) -> Arc<Self> {
+        let (pools, used) = (Mutex::default(), Arc::default());
+        Arc::new(Pools { per_piece: per_piece.max(1), limit, pools, used, counter })
     }
 
     /// Blocks in use.
@@ -51,7 +60,7 @@ impl Pools {
             ))
             .field("page_capacity"));
         }
-        let block = pool.take(Arc::clone(&self.used))?;
+        let block = pool.take(Arc::clone(&self.used), Arc::clone(&self.counter))?;
         *used += 1;
         Ok(block)
     }
@@ -80,7 +89,7 @@ impl Pool {
         Pool { block_bytes, per_piece, pieces: Mutex::default() }
     }
 
-    fn take(self: Arc<Self>, used: Arc<Mutex<usize>>) -> Result<Block> {
+    fn take(self: Arc<Self>, used: Arc<Mutex<usize>>, counter: Arc<AtomicU64>) -> Result<Block> {
         let mut pieces = self.pieces.lock();
         let with_room = |piece: &Option<Piece>| piece.as_ref().is_some_and(|piece| !piece.free.is_empty());
         let number = match pieces.iter().position(with_room) {
@@ -109,7 +118,8 @@ impl Pool {
         let start = NonNull::new(start).ok_or_else(missing)?;
         drop(pieces);
         mapping::count(self.block_bytes);
-        Ok(Block { pool: self, used, piece: number, index, start })
+        counter.fetch_add(self.block_bytes as u64, Ordering::Relaxed);
+        Ok(Block { pool: self, used, counter, piece: number, index, start })
     }
 
     fn give_back(&self, number: usize, index: u32) {
@@ -127,6 +137,7 @@ impl Pool {
 pub(super) struct Block {
     pool: Arc<Pool>,
     used: Arc<Mutex<usize>>,
+    counter: Arc<AtomicU64>,
     piece: usize,
     index: u32,
     start: NonNull<u8>,
@@ -164,6 +175,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         self.pool.give_back(self.piece, self.index);
         mapping::discount(self.len());
+        self.counter.fetch_sub(self.len() as u64, Ordering::Relaxed);
         let mut used = self.used.lock();
         *used = used.saturating_sub(1);
     }

@@ -95,10 +95,14 @@ impl Segments {
         self.held.iter().flatten().filter(|held| held.is_shared()).count() * self.segment_bytes()
     }
 
-    /// Bytes held, where what is shared counts in equal parts for all who share it.
-    pub fn own_bytes(&self) -> usize {
-        let bytes = self.segment_bytes();
-        self.held.iter().flatten().map(|held| bytes / Arc::strong_count(&held.holders)).sum()
+    /// Bytes that the next write behind the first `tokens` tokens copies: the last segment, if others hold it too.
+    pub fn copied_bytes(&self, tokens: usize) -> usize {
+        match self.held.get(tokens / self.tokens) {
+            Some(Some(held)) if held.is_shared() && !tokens.is_multiple_of(self.tokens) => {
+                self.segment_bytes()
+            }
+            _ => 0,
+        }
     }
 
     /// Makes room for the tokens `from..end` that nobody else writes; what stands before `from` stays. Waits for what

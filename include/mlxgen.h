@@ -674,8 +674,7 @@ typedef struct {
      */
     uint64_t capacity;
     /**
-     * What the set stands for in the engine's limit: its bytes, and what is granted for more; bytes that forks share
-     * count in equal parts for all who share them, as of the last change of this set.
+     * Bytes occupied or granted, those that forks share included, as of the last change of this set.
      */
     uint64_t bytes;
     /**

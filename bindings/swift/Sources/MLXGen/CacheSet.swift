@@ -68,38 +68,9 @@ public final class CacheSet: Sendable {
         _ model: Model, capacity: Int = 0, kvType: KVType = .automatic, precision: KVPrecision? = nil,
         window: KVWindow? = nil, pages: KVPages? = nil
     ) async throws {
-        var options = mlxgen_cache_options()
-        _ = mlxgen_cache_options_init(&options, MemoryLayout.size(ofValue: options))
-        options.capacity = try unsigned(capacity, "capacity")
-        options.kv_type = kvType.rawValue
-        if let window {
-            options.window = try unsigned(window.tokens, "window")
-            options.window_keep = try unsigned(window.keep, "window_keep")
-        }
-        if let pages {
-            options.page_tokens = try unsigned(pages.tokens, "page_tokens")
-            options.page_capacity = try unsigned(pages.capacity, "page_capacity")
-        }
-        var table = ""
-        switch precision {
-        case nil:
-            break
-        case .affine(let bits, let group, let start):
-            options.kv_bits = try unsigned(bits, "kv_bits")
-            options.kv_group = try unsigned(group, "kv_group")
-            if let start { options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self)) }
-        case .table(let text, let start):
-            table = text
-            if let start { options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self)) }
-        case .turboQuant(let keyBits, let valueBits, let start, let deferred):
-            options.turboquant_key_bits = try unsigned(keyBits, "turboquant_key_bits")
-            options.turboquant_value_bits = try unsigned(valueBits, "turboquant_value_bits")
-            options.turboquant_deferred = deferred ? 1 : 0
-            options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self))
-        }
-        let (settings, text) = (options, table)
         let handle = try await DispatchQueue.engineCalls.offload {
-            try text.withLibraryText { bytes, count in
+            let (settings, table) = try libraryOptions(capacity, kvType, precision, window, pages)
+            return try table.withLibraryText { bytes, count in
                 var options = settings
                 if count > 0 {
                     options.kv_config = bytes
@@ -239,4 +210,41 @@ public final class CacheSet: Sendable {
             tokens: Int(clamping: info.tokens), capacity: Int(clamping: info.capacity),
             bytes: Int(clamping: info.bytes), layers: try layers.decoded(), trimmable: info.trimmable != 0)
     }
+}
+
+/// The options as the library takes them, but for the text of a table, which stands beside them.
+private func libraryOptions(
+    _ capacity: Int, _ kvType: CacheSet.KVType, _ precision: CacheSet.KVPrecision?,
+    _ window: CacheSet.KVWindow?, _ pages: CacheSet.KVPages?
+) throws -> (mlxgen_cache_options, String) {
+    var options = mlxgen_cache_options()
+    _ = mlxgen_cache_options_init(&options, MemoryLayout.size(ofValue: options))
+    options.capacity = try unsigned(capacity, "capacity")
+    options.kv_type = kvType.rawValue
+    if let window {
+        options.window = try unsigned(window.tokens, "window")
+        options.window_keep = try unsigned(window.keep, "window_keep")
+    }
+    if let pages {
+        options.page_tokens = try unsigned(pages.tokens, "page_tokens")
+        options.page_capacity = try unsigned(pages.capacity, "page_capacity")
+    }
+    var table = ""
+    switch precision {
+    case nil:
+        break
+    case .affine(let bits, let group, let start):
+        options.kv_bits = try unsigned(bits, "kv_bits")
+        options.kv_group = try unsigned(group, "kv_group")
+        if let start { options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self)) }
+    case .table(let text, let start):
+        table = text
+        if let start { options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self)) }
+    case .turboQuant(let keyBits, let valueBits, let start, let deferred):
+        options.turboquant_key_bits = try unsigned(keyBits, "turboquant_key_bits")
+        options.turboquant_value_bits = try unsigned(valueBits, "turboquant_value_bits")
+        options.turboquant_deferred = deferred ? 1 : 0
+        options.kv_start = Int64(clamping: try unsigned(start, "kv_start", as: UInt64.self))
+    }
+    return (options, table)
 }

@@ -216,7 +216,7 @@ extension ChatSession {
             try tokenizer.applyChatTemplate(messages: messages, options: options)
         }
         let cache = try await currentCache()
-        return Generator(model: model, cache: cache, prompt: prompt, parameters: parameters)
+        return Generator(model: model, cache: cache, prompt: [.tokens(prompt)], parameters: parameters)
     }
 
     private func currentCache() async throws -> CacheSet {

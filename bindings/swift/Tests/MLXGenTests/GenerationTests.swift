@@ -150,7 +150,7 @@ struct GenerationTests {
 
     @Test func twoReadersOfOneStreamDoNotMix() async throws {
         let model = try await FakeModel.endless(stepMicroseconds: 50_000)
-        let generator = Generator(model: model, cache: nil, prompt: prompt, parameters: .init())
+        let generator = Generator(model: model, cache: nil, prompt: [.tokens(prompt)], parameters: .init())
         let results = await withTaskGroup(of: Result<Generation?, any Error>.self) { group in
             for _ in 0..<2 {
                 group.addTask {

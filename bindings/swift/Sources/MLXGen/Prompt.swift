@@ -11,7 +11,9 @@ public enum PromptPart: Sendable {
 
 extension [PromptPart] {
     /// The parts as the library takes them.
-    func withLibraryParts<Result>(_ body: (UnsafePointer<mlxgen_prompt_part>?, Int) throws -> Result) throws -> Result {
+    func withLibraryParts<Result>(_ body: (UnsafePointer<mlxgen_prompt_part>?, Int) throws -> Result) throws
+        -> Result
+    {
         try withParts(from: startIndex, after: [], body)
     }
 

@@ -79,7 +79,8 @@ struct CacheSetTests {
         }
         #expect(reused.last == 4)
         let wrong = PromptPart.embeddings([1, 2, 3], width: 2, key: [1])
-        #expect(try await libraryError { try await cache.append(parts: [wrong]) }.detail.field == "embeddings")
+        #expect(
+            try await libraryError { try await cache.append(parts: [wrong]) }.detail.field == "embeddings")
         let narrow = PromptPart.embeddings([1, 2], width: 1, key: [1])
         #expect(try await libraryError { try await cache.append(parts: [narrow]) }.code == .invalidArgument)
     }

@@ -1,5 +1,6 @@
 //! Scaled dot-product attention.
 
+use super::turboquant::rotated_back;
 use crate::base::Result;
 use crate::mlx::prim::{self, Mask};
 use crate::mlx::{Array, Dtype};
@@ -81,8 +82,7 @@ pub fn attention(queries: &Array, remembered: &KeysValues, scale: f32, mask: &Ma
         }
         KeysValues::Rotated { keys, values, signs } => {
             let attended = prim::scaled_dot_product_attention(queries, keys, values, scale, mask)?;
-            let float = prim::hadamard_transform(&prim::astype(&attended, Dtype::Float32)?)?;
-            prim::astype(&prim::multiply(&float, signs)?, attended.dtype())
+            rotated_back(&attended, signs, attended.dtype())
         }
     }
 }

@@ -131,9 +131,15 @@ impl TurboQuant {
 
     /// Takes `[…, value dims]` out of the rotated space: computed in float32, given in `dtype`.
     pub fn rotate_back(&self, rotated: &Array, dtype: Dtype) -> Result<Array> {
-        let turned = prim::hadamard_transform(&prim::astype(rotated, Dtype::Float32)?)?;
-        prim::astype(&prim::multiply(&turned, &self.signs)?, dtype)
+        rotated_back(rotated, &self.signs, dtype)
     }
+}
+
+/// Takes `[…, dims]` out of the space into which a Hadamard transform rotates numbers times `signs`: computed in
+/// float32, given in `dtype`.
+pub(super) fn rotated_back(rotated: &Array, signs: &Array, dtype: Dtype) -> Result<Array> {
+    let turned = prim::hadamard_transform(&prim::astype(rotated, Dtype::Float32)?)?;
+    prim::astype(&prim::multiply(&turned, signs)?, dtype)
 }
 
 /// `a` with its last axis in groups: `[…, dims / 32, 32]`.

@@ -53,11 +53,6 @@ impl Segments {
         Segments { shape, tokens, pools, held: Vec::new(), table: Arc::new([]), written: None }
     }
 
-    /// Without tokens, of another shape, with memory from the same pools.
-    pub fn empty_like(&self, shape: KvShape) -> Self {
-        Self::new(shape, self.tokens, Arc::clone(&self.pools))
-    }
-
     pub fn shape(&self) -> &KvShape {
         &self.shape
     }

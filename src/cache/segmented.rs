@@ -98,15 +98,6 @@ impl SegmentedCache {
         all.min(kept.saturating_add(behind / segment * segment))
     }
 
-    /// What an attention of a layer with a window of its own sees.
-    fn seen(&self, attention: &CausalAttention) -> Visible {
-        let window = match (attention.window, self.visible.window) {
-            (Some(own), Some(asked)) => Some(own.min(asked)),
-            (own, asked) => own.or(asked),
-        };
-        Visible { window, keep: self.visible.keep }
-    }
-
     /// Counts `tokens` more and gives up what no later token can see.
     fn advance(&mut self, tokens: usize, visible: Visible) {
         self.offset += tokens;
@@ -149,7 +140,7 @@ impl LayerCache for SegmentedCache {
     fn attend(&mut self, qkv: &Array, attention: &CausalAttention) -> Result<Array> {
         let tokens = qkv.dim(1) as usize;
         self.check_room(tokens)?;
-        let visible = self.seen(attention);
+        let visible = self.visible;
         let attended = ops::attend(qkv, &mut self.segments, self.offset, attention, visible)?;
         self.advance(tokens, visible);
         Ok(attended)
@@ -159,7 +150,7 @@ impl LayerCache for SegmentedCache {
         let tokens = kv.dim(1) as usize;
         self.check_room(tokens)?;
         ops::store(kv, &mut self.segments, self.offset, attention)?;
-        self.advance(tokens, self.seen(attention));
+        self.advance(tokens, self.visible);
         Ok(())
     }
 

@@ -36,10 +36,15 @@ macro_rules! binary {
 
 unary! {
     negative => mlx_negative;
+    erf => mlx_erf;
     exp => mlx_exp;
+    floor => mlx_floor;
+    /// The natural logarithm.
+    log => mlx_log;
     sigmoid => mlx_sigmoid;
     sqrt => mlx_sqrt;
     square => mlx_square;
+    tanh => mlx_tanh;
     /// Reverses the axes.
     transpose => mlx_transpose;
 }
@@ -58,6 +63,7 @@ binary! {
     left_shift => mlx_left_shift;
     right_shift => mlx_right_shift;
     matmul => mlx_matmul;
+    maximum => mlx_maximum;
 }
 
 /// `c + a @ b`.
@@ -353,6 +359,14 @@ pub fn quantize(w: &Array, group: u32, bits: u32) -> Result<[Array; 3]> {
         sys::mlx_quantize(&mut list.raw, w.raw(), some(group), some(bits), c"affine".as_ptr(), NULL, stream)
     })?;
     Ok([list.get(0)?, list.get(1)?, list.get(2)?])
+}
+
+/// `(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` along the last axis.
+pub fn layer_norm(x: &Array, weight: Option<&Array>, bias: Option<&Array>, eps: f32) -> Result<Array> {
+    let stream = Stream::current();
+    let (weight, bias) = (weight.map_or(NULL, Array::raw), bias.map_or(NULL, Array::raw));
+    // SAFETY: the handles are valid for the call; no weight or bias is a null handle.
+    Array::made_by(|out| unsafe { sys::mlx_fast_layer_norm(out, x.raw(), weight, bias, eps, stream) })
 }
 
 pub fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Result<Array> {

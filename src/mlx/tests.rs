@@ -199,7 +199,8 @@ fn norm_gate_and_scores() {
     let normed = ops::rms_norm(&x, &floats(&[1.0, 2.0], &[2]), 0.0).unwrap();
     let root = 12.5f64.sqrt();
     assert_close(&normed.to_vec::<f32>().unwrap(), &[3.0 / root, -8.0 / root], 1e-6);
-    let gated = ops::silu_gate(&floats(&[1.0, -2.0], &[2]), &floats(&[2.0, 3.0], &[2])).unwrap();
+    let gated =
+        ops::gated(&floats(&[1.0, -2.0], &[2]), &floats(&[2.0, 3.0], &[2]), ops::Activation::Silu).unwrap();
     let silu = |x: f64| x / (1.0 + (-x).exp());
     assert_close(&gated.to_vec::<f32>().unwrap(), &[2.0 * silu(1.0), 3.0 * silu(-2.0)], 1e-6);
     let scores = floats(&[0.0, 1.0, 1.0], &[1, 3]);

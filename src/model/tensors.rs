@@ -28,11 +28,18 @@ pub enum Part {
 pub struct Tensors {
     parts: Vec<Part>,
     arithmetic: Arithmetic,
+    /// The type of most floats in the files.
+    float: Dtype,
 }
 
 impl Tensors {
-    pub fn new(parts: Vec<Part>, arithmetic: Arithmetic) -> Self {
-        Tensors { parts, arithmetic }
+    pub fn new(parts: Vec<Part>, arithmetic: Arithmetic, float: Dtype) -> Self {
+        Tensors { parts, arithmetic, float }
+    }
+
+    /// The type of most floats in the files.
+    pub fn float(&self) -> Dtype {
+        self.float
     }
 
     pub fn arithmetic(&self) -> Arithmetic {

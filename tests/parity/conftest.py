@@ -15,6 +15,8 @@ os.environ.setdefault("MLXGEN_LIBRARY", str(REAL_LIBRARY))
 import mlxgen
 
 from .cases import CASES, PROMPT_SIZES, prompt
+from .families import LONG_PROMPT
+from .families import case as family_case
 from .reference_process import THREADS, Reference
 
 
@@ -48,3 +50,17 @@ def tiny(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Call
         return made[name]
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def family_folder(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The folder of a tiny model; made at the first use."""
+    base = tmp_path_factory.mktemp("families")
+
+    def get(name: str, dtype: str) -> Path:
+        path = base / f"{name}-{dtype}"
+        if not path.exists():
+            reference.ask("make_tiny", folder=path, case=family_case(name, dtype), prompts=[prompt(LONG_PROMPT)])
+        return path
+
+    return get

@@ -10,15 +10,15 @@ use super::pace::Speed;
 use crate::base::{Error, Result};
 use crate::generate::runtime::{ModelBuilder, TokenModel, WeightPiece};
 use crate::mlx::{self, Arena, DeviceKind, Dtype, StagedTensor};
+use crate::model::dense::DensePlan;
 use crate::model::footprint::Footprint;
-use crate::model::registry::FamilyPlan;
 use crate::model::tensors::{Arithmetic, Part, Tensors, dtype_of, weight_of};
 use crate::model::weights::{KeptTensor, PlannedLinear};
 
 /// What the owner thread has to know of a model, made off it.
 #[derive(Clone)]
 pub(super) struct Blueprint {
-    pub(super) family: Arc<dyn FamilyPlan>,
+    pub(super) family: Arc<DensePlan>,
     pub(super) kept: Arc<[KeptTensor]>,
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
@@ -32,6 +32,8 @@ pub(super) struct Blueprint {
     pub(super) activation: Dtype,
     /// Of keys and values, unless a cache asks for another.
     pub(super) kv_dtype: Dtype,
+    /// Of most floats in the files.
+    pub(super) float: Dtype,
 }
 
 /// Bytes of a matrix whose memory goes back to the system at once when it has been packed.
@@ -141,7 +143,7 @@ impl MlxBuilder {
         if blueprint.arithmetic == Arithmetic::Kernels {
             mlx::memory::clear_pool()?;
         }
-        let graph = blueprint.family.build(&Tensors::new(parts, blueprint.arithmetic))?;
+        let graph = blueprint.family.build(&Tensors::new(parts, blueprint.arithmetic, blueprint.float))?;
         Ok(MlxModel {
             graph,
             footprint: blueprint.footprint,

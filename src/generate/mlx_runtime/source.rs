@@ -11,8 +11,8 @@ use crate::generate::gguf_tokenizer;
 use crate::generate::runtime::{BuilderFn, ModelBuilder, ModelSource, WeightPiece};
 use crate::mlx::{self, DeviceKind, Dtype};
 use crate::model::config::ModelConfig;
+use crate::model::dense;
 use crate::model::footprint::Storage;
-use crate::model::registry;
 use crate::model::tensors::{Arithmetic, dtype_of};
 use crate::model::weights::{ElementType, Keep, LoadPlan, ModelFiles, PieceReader, Quantized, WeightFiles};
 use crate::text::Tokenizer;
@@ -49,13 +49,10 @@ impl MlxSource {
         let device = device_of(engine)?;
         let ModelFiles { config, weights, format, name, gguf } = ModelFiles::open(path)?;
         cancel.check()?;
-        let family = registry::find(&config.model_type)?;
-
         let arithmetic = arithmetic(options, device);
         let keep = keep(options, arithmetic);
         let mut plan = LoadPlan::new(weights.clone(), config.quantization.clone(), keep);
-        let family_plan = (family.plan)(&config, &mut plan)?;
-        plan.refuse_unused(|name| (family.ignores)(&config, name))?;
+        let family_plan = dense::plan(&config, &mut plan)?;
         cancel.check()?;
 
         let tokenizer = match &gguf {
@@ -82,7 +79,7 @@ impl MlxSource {
         }
         let threads = if engine.threads == 0 { mlx::physical_cores() } else { engine.threads };
         let info = ModelInfo {
-            family: family.name.to_owned(),
+            family: config.family.to_owned(),
             name,
             format: format.name().to_owned(),
             weights: plan.description(),
@@ -93,7 +90,7 @@ impl MlxSource {
             }
             .to_owned(),
             vocabulary: config.vocabulary as u32,
-            layers: config.layers as u32,
+            layers: config.layers.len() as u32,
             hidden: config.hidden as u32,
             heads: config.heads as u32,
             kv_heads: config.kv_heads as u32,
@@ -124,6 +121,7 @@ impl MlxSource {
             arithmetic,
             activation: dtype_of(activation),
             kv_dtype,
+            float: dtype_of(weights.float_type()),
         };
         let (file_bytes, resident) = (plan.file_bytes(), plan.resident_bytes());
         // While a matrix is packed there are two of it.
@@ -202,7 +200,7 @@ fn activation(plan: &LoadPlan, weights: &WeightFiles) -> ElementType {
 }
 
 fn context_limit(config: &ModelConfig, options: &ModelOptions) -> Result<u64> {
-    let own = config.max_positions.map_or(DEFAULT_CONTEXT, |positions| positions as u64);
+    let own = config.context().map_or(DEFAULT_CONTEXT, |positions| positions as u64);
     match u64::from(options.context_limit) {
         0 => Ok(own),
         asked => Ok(asked.min(own)),

@@ -1,13 +1,9 @@
-//! The activation functions of gated feed-forward layers.
+//! The activation functions of feed-forward layers.
 
 use super::exp::exp;
 use super::sixteen::Lanes;
 
 /// A function between two matrices of a feed-forward layer.
-#[cfg_attr(
-    feature = "mlx",
-    expect(dead_code, reason = "other functions than that of Llama are for coming families")
-)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// x · σ(x)
@@ -16,28 +12,22 @@ pub enum Activation {
     Gelu,
     /// [`Activation::Gelu`] by its usual approximation with a hyperbolic tangent
     GeluTanh,
-    /// x · σ(1.702 x)
-    GeluSigmoid,
-    /// The larger of x and 0
-    Relu,
-    /// The square of [`Activation::Relu`]
+    /// The square of the larger of x and 0
     Relu2,
 }
 
 impl Activation {
-    /// The function of each lane. NaN gives NaN; so does −∞, except with `Relu` and `Relu2`.
+    /// The function of each lane. NaN gives NaN; so does −∞, except with `Relu2`.
     #[inline(always)]
     pub fn apply<S: Lanes>(self, s: S, x: S::V) -> S::V {
         match self {
             Activation::Silu => sigmoid_times(s, x, x),
-            Activation::GeluSigmoid => sigmoid_times(s, x, s.mul(s.splat(1.702), x)),
             // (1 + tanh u) / 2 = σ(2u)
             Activation::GeluTanh => {
                 let cubic = s.fma(s.mul(s.splat(0.044_715), s.mul(x, x)), x, x);
                 sigmoid_times(s, x, s.mul(s.splat(1.595_769), cubic))
             }
             Activation::Gelu => gelu(s, x),
-            Activation::Relu => s.max(s.splat(0.0), x),
             Activation::Relu2 => {
                 let positive = s.max(s.splat(0.0), x);
                 s.mul(positive, positive)
@@ -92,14 +82,8 @@ mod tests {
     use crate::mlx::kernels::simd_portable::Portable;
     use crate::mlx::kernels::sixteen::LANES;
 
-    const ALL: [Activation; 6] = [
-        Activation::Silu,
-        Activation::Gelu,
-        Activation::GeluTanh,
-        Activation::GeluSigmoid,
-        Activation::Relu,
-        Activation::Relu2,
-    ];
+    const ALL: [Activation; 6] =
+        [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2];
 
     /// erfc by its series or its continued fraction, to about 1e-14.
     fn erfc(z: f64) -> f64 {
@@ -122,12 +106,10 @@ mod tests {
         let sigmoid = |y: f64| 1.0 / (1.0 + (-y).exp());
         match activation {
             Activation::Silu => x * sigmoid(x),
-            Activation::GeluSigmoid => x * sigmoid(1.702 * x),
             Activation::GeluTanh => {
                 x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x))
             }
             Activation::Gelu => x / 2.0 * erfc(-x / std::f64::consts::SQRT_2),
-            Activation::Relu => x.max(0.0),
             Activation::Relu2 => x.max(0.0).powi(2),
         }
     }

@@ -19,6 +19,7 @@ pub(crate) mod kv;
 pub(crate) mod linear;
 pub(crate) mod mapping;
 pub(crate) mod norm;
+pub(crate) mod pointwise;
 mod pool;
 #[cfg(cpu_kernels)]
 pub(crate) mod primitive;

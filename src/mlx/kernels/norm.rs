@@ -19,7 +19,6 @@ pub fn rms_norm(x: &[f32], gain: Option<&[f32]>, epsilon: f32, out: &mut [f32]) 
 ///
 /// # Panics
 /// When the lengths differ.
-#[cfg_attr(feature = "mlx", expect(dead_code, reason = "for families with layer norms"))]
 pub fn layer_norm(x: &[f32], gain: Option<&[f32]>, bias: Option<&[f32]>, epsilon: f32, out: &mut [f32]) {
     let mean = sum(x, |value| value) / x.len() as f32;
     let variance = sum(x, |value| (value - mean) * (value - mean)) / x.len() as f32;

@@ -1,5 +1,6 @@
 //! Scaled dot-product attention.
 
+use super::pointwise::{scaled, soft_capped};
 use super::turboquant::rotated_back;
 use crate::base::Result;
 use crate::mlx::prim::{self, Mask};
@@ -50,6 +51,29 @@ impl KeysValues {
         }
     }
 
+    /// The same with keys of another type, where they are not quantised.
+    pub fn with_keys_as(&self, dtype: Dtype) -> Result<Self> {
+        let mut other = self.clone();
+        if let KeysValues::Plain { keys, .. } | KeysValues::Rotated { keys, .. } = &mut other {
+            *keys = prim::astype(keys, dtype)?;
+        }
+        Ok(other)
+    }
+
+    /// Keys and values as floats of `dtype`, and the signs by which results must be rotated back.
+    fn floats(&self, dtype: Dtype) -> Result<(Array, Array, Option<&Array>)> {
+        match self {
+            KeysValues::Plain { keys, values } => Ok((keys.clone(), values.clone(), None)),
+            KeysValues::Rotated { keys, values, signs } => Ok((keys.clone(), values.clone(), Some(signs))),
+            KeysValues::Affine { keys, values, group, bits } => {
+                let float = |[words, scales, biases]: &[Array; 3]| {
+                    prim::astype(&prim::dequantize(words, scales, biases, *group, *bits)?, dtype)
+                };
+                Ok((float(keys)?, float(values)?, None))
+            }
+        }
+    }
+
     /// Those of one head.
     pub fn of_head(&self, head: i32) -> Result<Self> {
         let one = |x: &Array| prim::slice(x, &[0, head, 0, 0], &[x.dim(0), head + 1, x.dim(2), x.dim(3)]);
@@ -87,6 +111,57 @@ pub fn attention(queries: &Array, remembered: &KeysValues, scale: f32, mask: &Ma
     }
 }
 
+/// As `attention` with scores `s` that become `cap * tanh(s / cap)` before their mask, in mlx-lm's order of operations
+/// for Gemma 2.
+pub fn capped_attention(
+    queries: &Array,
+    remembered: &KeysValues,
+    scale: f64,
+    cap: f64,
+    mask: &Mask,
+) -> Result<Array> {
+    let (batch, heads, tokens, dims) = (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
+    let (mut keys, mut values, signs) = remembered.floats(queries.dtype())?;
+    let kv_heads = keys.dim(1);
+    let repeats = heads / kv_heads;
+    let mut queries = scaled(queries, scale)?;
+    let mut turned = [0, 1, 3, 2].as_slice();
+    if repeats > 1 {
+        queries = prim::reshape(&queries, &[batch, kv_heads, repeats, tokens, dims])?;
+        keys = prim::expand_dims(&keys, 2)?;
+        values = prim::expand_dims(&values, 2)?;
+        turned = &[0, 1, 2, 4, 3];
+    }
+    let scores = prim::matmul(&queries, &prim::transpose_axes(&keys, turned)?)?;
+    let scores = masked(soft_capped(&scores, cap)?, mask, keys.dim(-2), tokens, repeats)?;
+    let attended = prim::matmul(&prim::softmax(&scores, -1)?, &values)?;
+    let attended =
+        if repeats > 1 { prim::reshape(&attended, &[batch, heads, tokens, -1])? } else { attended };
+    match signs {
+        Some(signs) => rotated_back(&attended, signs, attended.dtype()),
+        None => Ok(attended),
+    }
+}
+
+/// Scores `[.., queries, keys]` under a mask.
+fn masked(scores: Array, mask: &Mask, keys: i32, tokens: i32, repeats: i32) -> Result<Array> {
+    let mask = match mask {
+        Mask::None => return Ok(scores),
+        Mask::Causal => {
+            let index = |from: i32| prim::arange(f64::from(from), f64::from(keys), 1.0, Dtype::Int32);
+            let rows = prim::expand_dims(&index(keys - tokens)?, 1)?;
+            prim::greater_equal(&rows, &prim::expand_dims(&index(0)?, 0)?)?
+        }
+        Mask::Array(mask) if repeats > 1 && mask.shape().len() > 3 => prim::expand_dims(mask, -3)?,
+        Mask::Array(mask) => mask.clone(),
+    };
+    if mask.dtype() != Dtype::Bool {
+        return prim::add(&scores, &mask);
+    }
+    let least = prim::astype(&Array::scalar(least_of(scores.dtype()))?, scores.dtype())?;
+    prim::select(&mask, &scores, &least)
+}
+
 /// Products with the quantised keys and values themselves, in mlx-lm's order: scores, their mask, a softmax with
 /// float32 sums, weighted values.
 fn affine_attention(
@@ -110,26 +185,8 @@ fn affine_attention(
         }
     }
     let [[key_words, key_scales, key_biases], [value_words, value_scales, value_biases]] = &shared;
-    let mut scores = prim::quantized_matmul(&queries, key_words, key_scales, key_biases, true, group, bits)?;
-    let mask = match mask {
-        Mask::None => None,
-        Mask::Causal => {
-            let keys = key_scales.dim(-2);
-            let index = |from: i32| prim::arange(f64::from(from), f64::from(keys), 1.0, Dtype::Int32);
-            let rows = prim::expand_dims(&index(keys - tokens)?, 1)?;
-            Some(prim::greater_equal(&rows, &prim::expand_dims(&index(0)?, 0)?)?)
-        }
-        Mask::Array(mask) if repeats > 1 && mask.shape().len() > 3 => Some(prim::expand_dims(mask, -3)?),
-        Mask::Array(mask) => Some(mask.clone()),
-    };
-    scores = match mask {
-        None => scores,
-        Some(mask) if mask.dtype() == Dtype::Bool => {
-            let least = prim::astype(&Array::scalar(least_of(scores.dtype()))?, scores.dtype())?;
-            prim::select(&mask, &scores, &least)?
-        }
-        Some(mask) => prim::add(&scores, &mask)?,
-    };
+    let scores = prim::quantized_matmul(&queries, key_words, key_scales, key_biases, true, group, bits)?;
+    let scores = masked(scores, mask, key_scales.dim(-2), tokens, repeats)?;
     let weights = prim::softmax(&scores, -1)?;
     let attended =
         prim::quantized_matmul(&weights, value_words, value_scales, value_biases, false, group, bits)?;

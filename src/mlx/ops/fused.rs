@@ -6,23 +6,78 @@
 
 use super::linear::{Linear, Weight};
 use super::packed::PackedWeight;
-use super::pointwise::{add, silu_gate};
+use super::pointwise::{add, gated};
 use crate::base::{Error, Result};
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::arena::Stored;
 use crate::mlx::kernels::bytes::{floats, floats_mut, words};
 use crate::mlx::kernels::kernel::{Kernel, Output};
 use crate::mlx::kernels::linear::{Layout, Matrix, multiply, multiply_gated};
-use crate::mlx::kernels::norm::rms_norm;
+use crate::mlx::kernels::norm::{layer_norm, rms_norm};
 use crate::mlx::kernels::primitive::apply;
 use crate::mlx::kernels::{rows, scratch, threads, vocabulary};
 use crate::mlx::{Array, Dtype, prim};
 
-/// A root-mean-square normalisation that comes before a product: `gain` float32 `[features]`.
+/// A normalisation of rows; gain and bias are float32 `[features]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
+    pub kind: NormKind,
     pub gain: &'a Array,
+    pub bias: Option<&'a Array>,
     pub eps: f32,
+}
+
+/// By what rows are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    RootMeanSquare,
+    /// The standard deviation, once the mean is taken away.
+    Layer,
+}
+
+impl<'a> Norm<'a> {
+    pub(super) fn form(self) -> NormForm {
+        NormForm { kind: self.kind, biased: self.bias.is_some(), eps: self.eps }
+    }
+
+    pub(super) fn inputs(self) -> impl Iterator<Item = &'a Array> {
+        [Some(self.gain), self.bias].into_iter().flatten()
+    }
+}
+
+/// A norm as a kernel knows it; gain and, if there is one, bias are inputs.
+#[derive(Clone, Copy)]
+pub(super) struct NormForm {
+    kind: NormKind,
+    biased: bool,
+    eps: f32,
+}
+
+impl NormForm {
+    /// The norms of rows of `width` numbers, and the inputs behind gain and bias.
+    pub(super) fn run<'a>(
+        self,
+        x: &[f32],
+        width: usize,
+        inputs: &'a [&'a [u8]],
+        out: &mut [f32],
+    ) -> Result<&'a [&'a [u8]]> {
+        let (gain, rest) = inputs.split_first().ok_or_else(wrong_count)?;
+        let gain = floats(gain)?;
+        let (bias, rest) = match rest.split_first() {
+            Some((bias, rest)) if self.biased => (Some(floats(bias)?), rest),
+            _ => (None, rest),
+        };
+        let norm = |row: usize, out: &mut [f32]| {
+            let x = &x[row * width..][..width];
+            match self.kind {
+                NormKind::RootMeanSquare => rms_norm(x, Some(gain), self.eps, out),
+                NormKind::Layer => layer_norm(x, Some(gain), bias, self.eps, out),
+            }
+        };
+        rows::each(&*threads::pool()?, out, width, &norm)?;
+        Ok(rest)
+    }
 }
 
 /// A product as a kernel knows it.
@@ -89,24 +144,24 @@ pub fn joined_products(x: &Array, norm: Option<Norm<'_>>, linears: &[&Linear]) -
         return prim::concatenate(&products?.iter().collect::<Vec<_>>(), -1);
     };
     let mut inputs = vec![x];
-    inputs.extend(norm.map(|norm| norm.gain));
+    inputs.extend(norm.into_iter().flat_map(Norm::inputs));
     inputs.extend(weights);
     let shape = with_features(x, outputs(linears))?;
     let [result] =
-        apply(JoinedProducts { eps: norm.map(|norm| norm.eps), products }, &inputs, [Output::float(&shape)])?;
+        apply(JoinedProducts { norm: norm.map(Norm::form), products }, &inputs, [Output::float(&shape)])?;
     Ok(result)
 }
 
 struct JoinedProducts {
-    /// Of the norm, if there is one; then its gain is the second input.
-    eps: Option<f32>,
+    /// Its gain and bias come behind the first input.
+    norm: Option<NormForm>,
     products: Vec<Product>,
 }
 
 impl Kernel for JoinedProducts {
     fn run(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         let out = floats_mut(only(outputs)?)?;
-        with_normalized(inputs, self.eps, features(&self.products), |x, rows, weights| {
+        with_normalized(inputs, self.norm, features(&self.products), |x, rows, weights| {
             Ok(multiply(&*threads::pool()?, x, rows, &matrices(&self.products, weights)?, None, out)?)
         })
     }
@@ -138,32 +193,42 @@ impl Kernel for ProductOnto {
     }
 }
 
-/// `silu(norm(x) @ gate.T) * (norm(x) @ up.T)`, biases included.
-pub fn gated_products(x: &Array, norm: Norm<'_>, gate: &Linear, up: &Linear) -> Result<Array> {
+/// `activation(norm(x) @ gate.T) * (norm(x) @ up.T)`, biases included.
+pub fn gated_products(
+    x: &Array,
+    norm: Option<Norm<'_>>,
+    gate: &Linear,
+    up: &Linear,
+    activation: Activation,
+) -> Result<Array> {
     let Some((products, weights)) = products(&[gate, up]) else {
-        let x = normalized(x, Some(norm))?;
-        return silu_gate(&gate.apply(&x)?, &up.apply(&x)?);
+        let x = normalized(x, norm)?;
+        return gated(&gate.apply(&x)?, &up.apply(&x)?, activation);
     };
-    let mut inputs = vec![x, norm.gain];
+    let mut inputs = vec![x];
+    inputs.extend(norm.into_iter().flat_map(Norm::inputs));
     inputs.extend(weights);
     let shape = with_features(x, gate.weight.outputs() as usize)?;
-    let [result] = apply(GatedProducts { eps: norm.eps, products }, &inputs, [Output::float(&shape)])?;
+    let kernel = GatedProducts { norm: norm.map(Norm::form), products, activation };
+    let [result] = apply(kernel, &inputs, [Output::float(&shape)])?;
     Ok(result)
 }
 
 struct GatedProducts {
-    eps: f32,
+    /// Its gain and bias come behind the first input.
+    norm: Option<NormForm>,
     /// Gate and up.
     products: Vec<Product>,
+    activation: Activation,
 }
 
 impl Kernel for GatedProducts {
     fn run(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         let out = floats_mut(only(outputs)?)?;
-        with_normalized(inputs, Some(self.eps), features(&self.products), |x, rows, weights| {
+        with_normalized(inputs, self.norm, features(&self.products), |x, rows, weights| {
             let matrices = matrices(&self.products, weights)?;
             let [gate, up] = matrices.as_slice() else { return Err(wrong_count()) };
-            Ok(multiply_gated(&*threads::pool()?, x, rows, gate, up, Activation::Silu, out)?)
+            Ok(multiply_gated(&*threads::pool()?, x, rows, gate, up, self.activation, out)?)
         })
     }
 }
@@ -174,7 +239,7 @@ pub(super) fn product(x: &Array, packed: &PackedWeight, bias: Option<&Array>) ->
     let mut inputs = vec![x];
     inputs.extend(bias);
     let shape = with_features(x, packed.outputs())?;
-    let [result] = apply(JoinedProducts { eps: None, products }, &inputs, [Output::float(&shape)])?;
+    let [result] = apply(JoinedProducts { norm: None, products }, &inputs, [Output::float(&shape)])?;
     Ok(result)
 }
 
@@ -209,21 +274,23 @@ impl Kernel for PackedRows {
 /// `norm(x)`, or `x` if there is none.
 pub fn normalized(x: &Array, norm: Option<Norm<'_>>) -> Result<Array> {
     let Some(norm) = norm else { return Ok(x.clone()) };
-    let kernel = Normalized { eps: norm.eps };
-    let [result] = apply(kernel, &[x, norm.gain], [Output::float(x.shape())])?;
+    let inputs: Vec<&Array> = [x].into_iter().chain(norm.inputs()).collect();
+    let kernel = Normalized { norm: norm.form(), width: width(x) };
+    let [result] = apply(kernel, &inputs, [Output::float(x.shape())])?;
     Ok(result)
 }
 
 struct Normalized {
-    eps: f32,
+    norm: NormForm,
+    width: usize,
 }
 
 impl Kernel for Normalized {
     fn run(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         let out = floats_mut(only(outputs)?)?;
-        let [x, gain] = inputs else { return Err(wrong_count()) };
-        let (x, gain) = (floats(x)?, floats(gain)?);
-        norms(x, gain.len(), gain, self.eps, out)
+        let (x, rest) = inputs.split_first().ok_or_else(wrong_count)?;
+        self.norm.run(floats(x)?, self.width, rest, out)?;
+        Ok(())
     }
 }
 
@@ -269,30 +336,27 @@ impl Kernel for NormalizedScores {
     }
 }
 
-/// Lends the normalised first input `[rows, features]` and the inputs behind it and the gain; without `eps` the first
-/// input as it is, and the inputs behind it.
+/// Lends the normalised first input `[rows, features]` and the inputs behind it, gain and bias; without a norm the
+/// first input as it is, and the inputs behind it.
 fn with_normalized<T>(
     inputs: &[&[u8]],
-    eps: Option<f32>,
+    norm: Option<NormForm>,
     features: usize,
     work: impl FnOnce(&[f32], usize, &[&[u8]]) -> Result<T>,
 ) -> Result<T> {
     let (x, rest) = inputs.split_first().ok_or_else(wrong_count)?;
     let x = floats(x)?;
     let rows = x.len() / features;
-    let Some(eps) = eps else { return work(x, rows, rest) };
-    let (gain, rest) = rest.split_first().ok_or_else(wrong_count)?;
-    let gain = floats(gain)?;
+    let Some(norm) = norm else { return work(x, rows, rest) };
     scratch::with(x.len(), |normal| {
-        norms(x, features, gain, eps, normal)?;
+        let rest = norm.run(x, features, rest, normal)?;
         work(normal, rows, rest)
     })
 }
 
-/// The norms of rows of `width` numbers.
-fn norms(x: &[f32], width: usize, gain: &[f32], eps: f32, out: &mut [f32]) -> Result<()> {
-    let norm = |row: usize, out: &mut [f32]| rms_norm(&x[row * width..][..width], Some(gain), eps, out);
-    Ok(rows::each(&*threads::pool()?, out, width, &norm)?)
+/// The length of the rows of `x`.
+pub(super) fn width(x: &Array) -> usize {
+    x.shape().last().map_or(1, |width| *width as usize)
 }
 
 fn features(products: &[Product]) -> usize {

@@ -1,7 +1,8 @@
 //! The fused steps against MLX's operations, one row at a time against many, and packed weights against plain ones.
 
 use super::{
-    Linear, Norm, Weight, embedding, gated_products, joined_products, linear, normalized, product_onto,
+    Activation, Linear, Norm, NormKind, Weight, embedding, gated_products, joined_products, linear,
+    normalized, product_onto,
 };
 use crate::mlx::kernels::arena::Arena;
 use crate::mlx::{Array, Dtype, prim};
@@ -92,7 +93,7 @@ fn products_are_those_of_the_plain_matrix_and_of_each_row_alone() {
 fn steps_are_what_their_operations_give_one_by_one() {
     let x = floats(&[1, 5, 64], 2);
     let gain = floats(&[64], 3);
-    let norm = Norm { gain: &gain, eps: 1e-5 };
+    let norm = Norm { kind: NormKind::RootMeanSquare, gain: &gain, bias: None, eps: 1e-5 };
     let normal = prim::rms_norm(&x, &gain, 1e-5).unwrap();
     assert_near(&normalized(&x, Some(norm)).unwrap(), &normal, 1e-6);
 
@@ -110,7 +111,7 @@ fn steps_are_what_their_operations_give_one_by_one() {
     let up =
         [Weight::dense(up.clone()).unwrap().pack(&mut Arena::new()).unwrap(), Weight::dense(up).unwrap()]
             .map(|weight| Linear::new(weight, None).unwrap());
-    let gated = gated_products(&x, norm, &a.0, &up[0]).unwrap();
+    let gated = gated_products(&x, Some(norm), &a.0, &up[0], Activation::Silu).unwrap();
     let gate = a.1.apply(&normal).unwrap();
     let expected = prim::multiply(
         &prim::multiply(&gate, &prim::sigmoid(&gate).unwrap()).unwrap(),
@@ -128,7 +129,7 @@ fn weights_without_a_kernel_are_composed() {
     // One weight of the step has not been packed.
     let x = floats(&[1, 3, 64], 2);
     let gain = floats(&[64], 3);
-    let norm = Norm { gain: &gain, eps: 1e-5 };
+    let norm = Norm { kind: NormKind::RootMeanSquare, gain: &gain, bias: None, eps: 1e-5 };
     let normal = prim::rms_norm(&x, &gain, 1e-5).unwrap();
     let plain = Linear::new(Weight::dense(floats(&[8, 64], 4)).unwrap(), None).unwrap();
     let packed = Linear::new(plain.weight.clone().pack(&mut Arena::new()).unwrap(), None).unwrap();

@@ -8,6 +8,7 @@ mod attention;
 mod embedding;
 mod fused;
 mod fused_attention;
+mod fused_rows;
 #[cfg(all(test, target_os = "linux"))]
 mod fused_tests;
 mod linear;
@@ -17,14 +18,22 @@ mod rope;
 mod scores;
 mod turboquant;
 
-pub use attention::{KeysValues, attention, attention_of_one, merge_heads, split_heads};
+pub use crate::mlx::kernels::activation::Activation;
+pub use attention::{KeysValues, attention, attention_of_one, capped_attention, merge_heads, split_heads};
 pub use embedding::{embedding, token_ids};
-pub use fused::{Norm, best, gated_products, joined_products, normalized, normalized_scores, product_onto};
-pub use fused_attention::{
-    CausalAttention, KvForm, KvShape, Pools, SavedTokens, Segments, Visible, attend, store,
+pub use fused::{
+    Norm, NormKind, best, gated_products, joined_products, normalized, normalized_scores, product_onto,
 };
+pub use fused_attention::{
+    CausalAttention, HeadNorm, HeadNorms, KvForm, KvShape, Pools, QueryGrowth, Rotation, SavedTokens,
+    Segments, Visible, attend, rotation, store,
+};
+pub use fused_rows::{activated_rows, added, gated_halves, rescaled};
 pub use linear::{Linear, Weight, linear};
-pub use pointwise::{add, rms_norm, silu_gate};
-pub use rope::{Llama3Scaling, Rope, rope};
+pub use pointwise::{
+    activated, add, add_clipped, divided, gated, layer_norm, one_more, rms_norm, scaled, scaled_by_bfloat16,
+    soft_capped, split_columns,
+};
+pub use rope::{Llama3Scaling, Rope, YarnScaling, rope};
 pub use scores::{argmax, last_row, log_probabilities, logsumexp};
 pub use turboquant::{EncodedKeys, EncodedValues, TurboQuant};

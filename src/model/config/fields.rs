@@ -3,6 +3,8 @@
 //! `null` and a missing key are the same everywhere. Whole numbers may stand where fractions are
 //! meant, and the other way round if nothing is lost.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -37,21 +39,35 @@ impl JsonFile {
     }
 
     pub(super) fn fields(&self) -> Fields<'_> {
-        Fields { path: &self.path, prefix: String::new(), object: &self.object }
+        Fields::new(&self.path, String::new(), &self.object)
     }
 }
 
 /// An object of a configuration file and the way to it.
-pub(super) struct Fields<'a> {
+pub struct Fields<'a> {
     path: &'a Path,
     prefix: String,
     object: &'a Map<String, Value>,
+    /// Names that were asked for.
+    asked: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Fields<'a> {
+    fn new(path: &'a Path, prefix: String, object: &'a Map<String, Value>) -> Self {
+        Fields { path, prefix, object, asked: RefCell::default() }
+    }
+
     /// The value, unless it is missing or `null`.
-    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+    pub fn get(&self, name: &str) -> Option<&'a Value> {
+        if !self.asked.borrow().contains(name) {
+            self.asked.borrow_mut().insert(name.to_owned());
+        }
         self.object.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Whether anyone has asked for this field, so that it is understood.
+    pub(super) fn was_asked(&self, name: &str) -> bool {
+        self.asked.borrow().contains(name)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
@@ -63,7 +79,7 @@ impl<'a> Fields<'a> {
     }
 
     /// INVALID_MODEL: "`field` `what`".
-    pub(super) fn invalid(&self, name: &str, what: impl AsRef<str>) -> Error {
+    pub fn invalid(&self, name: &str, what: impl AsRef<str>) -> Error {
         let field = self.field_name(name);
         Error::invalid_model(format!("{} in {} {}", name_of(&field), self.path.display(), what.as_ref()))
             .file(self.path)
@@ -71,7 +87,7 @@ impl<'a> Fields<'a> {
     }
 
     /// UNSUPPORTED: "`field` `what`, which is not supported".
-    pub(super) fn unsupported(&self, name: &str, what: impl AsRef<str>) -> Error {
+    pub fn unsupported(&self, name: &str, what: impl AsRef<str>) -> Error {
         let field = self.field_name(name);
         Error::unsupported(format!(
             "{} in {} {}, which is not supported",
@@ -95,17 +111,15 @@ impl<'a> Fields<'a> {
         self.invalid(name, format!("is {found}; it must be {wanted}"))
     }
 
-    pub(super) fn section(&self, name: &str) -> Result<Option<Fields<'a>>> {
+    pub fn section(&self, name: &str) -> Result<Option<Fields<'a>>> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::Object(object)) => {
-                Ok(Some(Fields { path: self.path, prefix: self.field_name(name), object }))
-            }
+            Some(Value::Object(object)) => Ok(Some(Fields::new(self.path, self.field_name(name), object))),
             Some(other) => Err(self.wrong(name, other, "an object")),
         }
     }
 
-    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>> {
+    pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -113,7 +127,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>> {
+    pub fn flag(&self, name: &str) -> Result<Option<bool>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
@@ -121,7 +135,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn number(&self, name: &str) -> Result<Option<f64>> {
+    pub fn number(&self, name: &str) -> Result<Option<f64>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_f64() {
             Some(number) if number.is_finite() => Ok(Some(number)),
@@ -130,7 +144,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A count or size.
-    pub(super) fn size(&self, name: &str) -> Result<Option<usize>> {
+    pub fn size(&self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match whole(value).and_then(|number| usize::try_from(number).ok()) {
             Some(size) => Ok(Some(size)),
@@ -138,12 +152,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn required_size(&self, name: &str) -> Result<usize> {
+    pub fn required_size(&self, name: &str) -> Result<usize> {
         self.size(name)?.ok_or_else(|| self.invalid(name, "is missing"))
     }
 
     /// One token id or a list of them.
-    pub(super) fn token_ids(&self, name: &str) -> Result<Vec<u32>> {
+    pub fn token_ids(&self, name: &str) -> Result<Vec<u32>> {
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
         let id = |value: &Value| {
             whole(value)

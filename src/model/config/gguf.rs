@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{ModelConfig, Names, Rope, RopeScaling};
+use super::{
+    Activation, AttentionConfig, BlockConfig, HeadConfig, HeadTable, LayerConfig, MlpConfig, MlpForm,
+    ModelConfig, Names, NormConfig, NormKind, Presence, Rope, RopeScaling, Wide,
+};
 use crate::base::quote::quote;
 use crate::base::{Error, Result};
 use crate::model::weights::{ElementType, Encoding, GgufMetadata, Value, WeightFiles};
@@ -64,24 +67,55 @@ impl ModelConfig {
             .ok_or_else(|| metadata.invalid(&key("attention.head_count"), "is missing"))?;
         let head_dim = head_dim(metadata, hidden, heads)?;
         let max_positions = metadata.size(&key("context_length"))?;
+        let layers = required(metadata, "block_count")?;
+        if !(1..=super::LAYERS_LIMIT).contains(&layers) {
+            let what = format!("is {layers}; it must be from 1 to {}", super::LAYERS_LIMIT);
+            return Err(metadata.invalid(&key("block_count"), what));
+        }
+        let norm_eps = metadata
+            .number(&key("attention.layer_norm_rms_epsilon"))?
+            .ok_or_else(|| metadata.invalid(&key("attention.layer_norm_rms_epsilon"), "is missing"))?;
+        let attention_bias = weights.get("model.layers.0.self_attn.q_proj.bias").is_some();
         let config = ModelConfig {
+            family: LLAMA,
             model_type: LLAMA.to_owned(),
+            multimodal: false,
             hidden,
-            layers: required(metadata, "block_count")?,
+            layers: vec![LayerConfig::FULL; layers],
+            ropes: vec![rope(metadata, weights, head_dim)?],
             intermediate: per_layer(metadata, "feed_forward_length")?
                 .ok_or_else(|| metadata.invalid(&key("feed_forward_length"), "is missing"))?,
             heads,
             kv_heads: per_layer(metadata, "attention.head_count_kv")?.unwrap_or(heads),
             head_dim,
             vocabulary: vocabulary(metadata, weights)?,
-            norm_eps: metadata
-                .number(&key("attention.layer_norm_rms_epsilon"))?
-                .ok_or_else(|| metadata.invalid(&key("attention.layer_norm_rms_epsilon"), "is missing"))?,
-            rope: rope(metadata, weights)?,
+            norm: NormConfig { kind: NormKind::RootMeanSquare, eps: norm_eps, one_more: false },
+            block: BlockConfig::BEFORE,
+            attention: AttentionConfig {
+                bias: attention_bias,
+                output_bias: Presence::from(attention_bias),
+                joined: false,
+                head_norm: None,
+                scale: (head_dim as f64).powf(-0.5),
+                softcap: None,
+                query_growth: None,
+                wide: Wide::Never,
+            },
+            mlp: MlpConfig {
+                form: MlpForm::Gated,
+                activation: Activation::Silu,
+                bias: weights.get("model.layers.0.mlp.gate_proj.bias").is_some(),
+            },
+            embedding_scale: None,
+            residual_scale: None,
+            head: HeadConfig {
+                table: HeadTable::tied(weights.get("lm_head.weight").is_none()),
+                input_divisor: None,
+                factor: None,
+                divisor: None,
+                softcap: None,
+            },
             max_positions,
-            tied: weights.get("lm_head.weight").is_none(),
-            attention_bias: weights.get("model.layers.0.self_attn.q_proj.bias").is_some(),
-            mlp_bias: weights.get("model.layers.0.mlp.gate_proj.bias").is_some(),
             eos: end_ids(metadata)?,
             bos: metadata.token_id("tokenizer.ggml.bos_token_id")?,
             quantization: None,
@@ -170,7 +204,7 @@ fn refuse_foreign(metadata: &GgufMetadata) -> Result<()> {
     Ok(())
 }
 
-fn rope(metadata: &GgufMetadata, weights: &WeightFiles) -> Result<Rope> {
+fn rope(metadata: &GgufMetadata, weights: &WeightFiles, dims: usize) -> Result<Rope> {
     let kind_key = key("rope.scaling.type");
     // A factor of 0 means that none is given.
     let mut factor = metadata.number(&key("rope.scaling.factor"))?.filter(|factor| *factor != 0.0);
@@ -190,6 +224,7 @@ fn rope(metadata: &GgufMetadata, weights: &WeightFiles) -> Result<Rope> {
         scaling = RopeScaling::Factors(factors);
     }
     Ok(Rope {
+        dims,
         theta: metadata.number(&key("rope.freq_base"))?.unwrap_or(DEFAULT_THETA),
         // The rows of q and k are brought into the order in which halves form pairs.
         traditional: false,

@@ -37,13 +37,13 @@ fn metadata_gives_the_same_configuration_as_config_json() {
 #[test]
 fn tensors_tell_of_the_head_the_biases_and_the_vocabulary() {
     let plain = open(&llama()).unwrap();
-    assert!(plain.tied && !plain.attention_bias && !plain.mlp_bias);
+    assert!(plain.head.table == HeadTable::Embedding && !plain.attention.bias && !plain.mlp.bias);
     let file = llama()
         .tensor("output.weight", 0, &[1], &[0; 4])
         .tensor("blk.0.attn_q.bias", 0, &[1], &[0; 4])
         .tensor("blk.0.ffn_gate.bias", 0, &[1], &[0; 4]);
     let config = open(&file).unwrap();
-    assert!(!config.tied && config.attention_bias && config.mlp_bias);
+    assert!(config.head.table == HeadTable::Own && config.attention.bias && config.mlp.bias);
     let without_size = |file: GgufFile| {
         let mut file = file;
         file = file.tensor("token_embd.weight", 0, &[64, 3], &[0; 768]);
@@ -60,7 +60,7 @@ fn tensors_tell_of_the_head_the_biases_and_the_vocabulary() {
     bare = without_size(bare);
     let config = open(&bare).unwrap();
     assert_eq!((config.vocabulary, config.kv_heads, config.max_positions), (3, 4, None));
-    assert_eq!(config.rope.theta, 10_000.0);
+    assert_eq!(config.ropes[0].theta, 10_000.0);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn b54_b55_every_end_id_counts() {
 
 #[test]
 fn rope_scaling_from_keys_and_from_the_table() {
-    let scaling = |file: GgufFile| open(&file).unwrap().rope.scaling;
+    let scaling = |file: GgufFile| open(&file).unwrap().ropes.remove(0).scaling;
     let factor = "llama.rope.scaling.factor";
     let kind = "llama.rope.scaling.type";
     assert_eq!(scaling(llama().text(kind, "none").f32(factor, 2.0)), RopeScaling::None);

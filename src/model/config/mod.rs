@@ -1,5 +1,6 @@
 //! A model's configuration, from `config.json` or from GGUF metadata.
 
+mod dense;
 mod fields;
 mod gguf;
 mod json;
@@ -8,8 +9,14 @@ mod rope;
 
 use std::collections::BTreeSet;
 
+pub use dense::{
+    Activation, AttentionConfig, BlockConfig, EmbeddingScale, HeadConfig, HeadNorm, HeadTable, LayerConfig,
+    MlpConfig, MlpForm, NormConfig, NormKind, Order, Presence, QueryGrowth, Wide,
+};
+pub use fields::Fields;
+pub use json::{Defaults, HeadDim, KvHeads, Windows};
 pub use quantization::{Affine, Override, Quantization};
-pub use rope::{Rope, RopeScaling};
+pub use rope::{DEFAULT_THETA, LongRope, Rope, RopeDefaults, RopeScaling, yarn_scale};
 
 use crate::base::{Error, Result};
 
@@ -18,30 +25,36 @@ const SIZE_LIMIT: usize = i32::MAX as usize;
 /// More layers than any model has; bounds what is planned before the first tensor is looked up.
 const LAYERS_LIMIT: usize = 65_536;
 
-/// The hyperparameters of a llama-like model.
+/// The hyperparameters of a dense decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
+    /// Such as `llama`.
+    pub family: &'static str,
     /// As the file says, such as `llama` or `mistral`.
     pub model_type: String,
+    /// The text model of a file that holds other models too.
+    pub multimodal: bool,
     pub hidden: usize,
-    pub layers: usize,
-    /// Width of the gated feed-forward layer.
+    /// Width of the feed-forward layer.
     pub intermediate: usize,
     pub heads: usize,
     /// Heads of keys and values; divides `heads`.
     pub kv_heads: usize,
     pub head_dim: usize,
     pub vocabulary: usize,
-    pub norm_eps: f64,
-    pub rope: Rope,
+    pub layers: Vec<LayerConfig>,
+    /// The rotations that layers name.
+    pub ropes: Vec<Rope>,
+    pub norm: NormConfig,
+    pub block: BlockConfig,
+    pub attention: AttentionConfig,
+    pub mlp: MlpConfig,
+    pub embedding_scale: Option<EmbeddingScale>,
+    /// What a layer's halves add is multiplied by it.
+    pub residual_scale: Option<f64>,
+    pub head: HeadConfig,
     /// Most positions that the model was trained for, if it says so.
     pub max_positions: Option<usize>,
-    /// The output head is the embedding matrix.
-    pub tied: bool,
-    /// The q, k, v and o projections have biases.
-    pub attention_bias: bool,
-    /// The feed-forward projections have biases.
-    pub mlp_bias: bool,
     /// Ids that end a generation, from all of the model's configuration files.
     pub eos: BTreeSet<u32>,
     pub bos: Option<u32>,
@@ -84,12 +97,23 @@ impl Names {
 }
 
 impl ModelConfig {
+    /// Most positions of a sequence, if the model says so: those that it was trained for, stretched where a rotation
+    /// that grows with the length stretches them.
+    pub fn context(&self) -> Option<usize> {
+        let stretch = self.ropes.iter().map(|rope| match rope.scaling {
+            RopeScaling::Dynamic { factor, .. } => factor.max(1.0),
+            _ => 1.0,
+        });
+        let stretch = stretch.fold(1.0, f64::max);
+        self.max_positions.map(|positions| ((positions as f64 * stretch) as usize).min(SIZE_LIMIT))
+    }
+
     /// Checks what one field alone does not show.
     fn validate(self, names: Names) -> Result<Self> {
         let bad = |field: &'static str, what: String| Err(names.invalid(field, what));
         for (field, size) in [
             ("hidden_size", self.hidden),
-            ("num_hidden_layers", self.layers),
+            ("num_hidden_layers", self.layers.len()),
             ("intermediate_size", self.intermediate),
             ("num_attention_heads", self.heads),
             ("num_key_value_heads", self.kv_heads),
@@ -100,12 +124,6 @@ impl ModelConfig {
             if !(1..=SIZE_LIMIT).contains(&size) {
                 return bad(field, format!("is {size}; it must be from 1 to {SIZE_LIMIT}"));
             }
-        }
-        if self.layers > LAYERS_LIMIT {
-            return bad(
-                "num_hidden_layers",
-                format!("is {}; at most {LAYERS_LIMIT} are possible", self.layers),
-            );
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             return bad(
@@ -119,10 +137,36 @@ impl ModelConfig {
         if self.heads.checked_mul(self.head_dim).is_none_or(|width| width > SIZE_LIMIT) {
             return bad("head_dim", format!("times {} heads is too large", self.heads));
         }
-        if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
-            return bad("rms_norm_eps", format!("is {}; it must be from 0 to below 1", self.norm_eps));
+        if let Some(window) = self.layers.iter().filter_map(|layer| layer.window).find(|window| {
+            // A query sees itself.
+            !(1..=SIZE_LIMIT).contains(window)
+        }) {
+            return bad("sliding_window", format!("is {window}; it must be from 1 to {SIZE_LIMIT}"));
         }
-        self.rope.validate(self.head_dim, names)?;
+        if !(self.norm.eps >= 0.0 && self.norm.eps < 1.0) {
+            return bad("rms_norm_eps", format!("is {}; it must be from 0 to below 1", self.norm.eps));
+        }
+        if !(self.attention.scale > 0.0 && self.attention.scale <= f64::from(f32::MAX)) {
+            return bad("attention_multiplier", format!("gives a scale of {}", self.attention.scale));
+        }
+        for (field, number) in [
+            ("attn_logit_softcapping", self.attention.softcap),
+            ("final_logit_softcapping", self.head.softcap),
+            ("logits_scaling", self.head.divisor),
+            ("dim_model_base", self.head.input_divisor),
+        ] {
+            if let Some(number) = number
+                && !(number > 0.0 && number <= f64::from(f32::MAX))
+            {
+                return bad(field, format!("gives {number}; it must be above 0"));
+            }
+        }
+        for rope in &self.ropes {
+            rope.validate(names)?;
+        }
+        if self.layers.iter().filter_map(|layer| layer.rope).any(|rope| rope >= self.ropes.len()) {
+            return Err(Error::internal("a layer with a rotation that is not there"));
+        }
         Ok(self)
     }
 }

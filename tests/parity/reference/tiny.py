@@ -35,7 +35,7 @@ BASE: Dict[str, Any] = {
 }
 
 
-def weights(model: Any, gain: float, key: mx.array) -> List[Any]:
+def weights(model: Any, gain: float, key: mx.array, embedding: float = 0.5) -> List[Any]:
     """Random weights whose blocks speak `gain` times louder than a usual initialisation.
 
     An unscaled random model repeats one token, which hides faults.
@@ -44,12 +44,12 @@ def weights(model: Any, gain: float, key: mx.array) -> List[Any]:
     for name, old in tree_flatten(model.parameters()):
         key, draw = mx.random.split(key)
         normal = mx.random.normal(old.shape, key=draw)
-        if name.endswith("norm.weight"):
+        if name.endswith("norm.weight") or ".norms." in name:
             value = 1.0 + 0.1 * normal
         elif name.endswith("bias"):
             value = 0.3 * normal
         elif "embed_tokens" in name:
-            value = 0.5 * normal
+            value = embedding * normal
         else:
             value = normal * (gain / old.shape[-1] ** 0.5)
         made.append((name, value))
@@ -59,17 +59,18 @@ def weights(model: Any, gain: float, key: mx.array) -> List[Any]:
 def make(folder: Path, case: Dict[str, Any], prompts: List[List[int]]) -> Dict[str, Any]:
     """Makes the model of `case` in `folder`; searches a gain under which greedy output varies.
 
-    `case` has `config` (changes to BASE), `dtype`, optionally `quantize` (group_size, bits,
-    and `layers`: other widths by module path) and `shards`.
+    `case` has `config` (changes to BASE; null takes a field away), `dtype`, optionally `quantize` (group_size, bits,
+    and `layers`: other widths by module path), `shards`, and `embedding`, the size of embeddings.
     """
     config = {**BASE, **case.get("config", {})}
+    config = {name: value for name, value in config.items() if value is not None}
     dtype = getattr(mx, case["dtype"])
     tried = []
     for seed, gain in enumerate((2.0, 3.0, 4.0, 6.0, 2.5, 3.5, 5.0, 8.0)):
         model_class, arguments = _get_classes(config)
         model = model_class(arguments.from_dict(config))
         key = mx.random.key(1000 + seed)
-        model.update(tree_unflatten(weights(model, gain, key)))
+        model.update(tree_unflatten(weights(model, gain, key, case.get("embedding", 0.5))))
         model.set_dtype(dtype)
         saved = dict(config, torch_dtype=case["dtype"])
         if quantize := case.get("quantize"):

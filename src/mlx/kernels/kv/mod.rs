@@ -13,4 +13,4 @@ mod saved_tests;
 pub use blocks::Pools;
 pub use saved::SavedTokens;
 pub use segments::Segments;
-pub use step::{CausalAttention, Visible, attend, store};
+pub use step::{CausalAttention, HeadNorm, HeadNorms, QueryGrowth, Visible, attend, store};

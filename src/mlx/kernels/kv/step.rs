@@ -8,6 +8,7 @@ use crate::mlx::kernels::attention::KvShape;
 use crate::mlx::kernels::attention::{self, Attention, NewTokens, Sequence, Span};
 use crate::mlx::kernels::bytes::{floats, floats_mut};
 use crate::mlx::kernels::kernel::{Kernel, Output};
+use crate::mlx::kernels::norm::{layer_norm, rms_norm};
 use crate::mlx::kernels::primitive::apply;
 use crate::mlx::kernels::rope::Rotation;
 use crate::mlx::kernels::{rows, scratch, threads};
@@ -22,9 +23,59 @@ pub struct CausalAttention {
     /// Of queries, keys and values.
     pub head_dim: usize,
     pub scale: f32,
-    /// A query sees at most that many of the latest keys, its own included.
-    pub window: Option<usize>,
+    /// Scores `s` become `soft_cap * tanh(s / soft_cap)`.
+    pub soft_cap: Option<f32>,
     pub rotation: Arc<Rotation>,
+    /// Of queries and keys, before they are rotated.
+    pub norms: Option<Arc<HeadNorms>>,
+    pub growth: Option<QueryGrowth>,
+}
+
+/// Norms of the queries and keys of a token.
+#[derive(Debug)]
+pub struct HeadNorms {
+    pub form: HeadNorm,
+    pub eps: f32,
+    /// Gains, as many as `form` says.
+    pub queries: Vec<f32>,
+    pub keys: Vec<f32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNorm {
+    /// Root mean squares of each head; one gain for all: `[head_dim]`.
+    Shared,
+    /// The root mean square of all heads together: `[heads * head_dim]`.
+    Whole,
+    /// Layer norms of each head with a gain of its own: `[heads * head_dim]`.
+    Own,
+}
+
+impl HeadNorm {
+    /// The norm of `x`, the heads of a token.
+    fn apply(self, x: &[f32], out: &mut [f32], head_dim: usize, gain: &[f32], eps: f32) {
+        let heads = x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim));
+        match self {
+            HeadNorm::Whole => rms_norm(x, Some(gain), eps, out),
+            HeadNorm::Shared => heads.for_each(|(x, out)| rms_norm(x, Some(gain), eps, out)),
+            HeadNorm::Own => heads
+                .zip(gain.chunks_exact(head_dim))
+                .for_each(|((x, out), gain)| layer_norm(x, Some(gain), None, eps, out)),
+        }
+    }
+}
+
+/// Queries at position `p` are multiplied by `1 + beta * ln(1 + floor(p / positions))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    pub beta: f32,
+    pub positions: f32,
+}
+
+impl QueryGrowth {
+    fn at(self, position: usize) -> f32 {
+        1.0 + self.beta * (1.0 + (position as f32 / self.positions).floor()).ln()
+    }
 }
 
 /// What a query may see of the tokens up to its own: the first `keep`, and the latest `window`, its own included;
@@ -118,8 +169,11 @@ impl Kernel for Step {
         let tokens = projected.len() / stride;
         scratch::with(tokens * (query_width + kv_width), |rotated| {
             let (queries, new_keys) = rotated.split_at_mut(tokens * query_width);
-            self.rotate(projected, stride, queries, 0, heads)?;
-            self.rotate(projected, stride, new_keys, query_width, kv_heads)?;
+            let norms = self.attention.norms.as_deref();
+            let gain = norms.map(|norms| norms.queries.as_slice());
+            self.rotate(projected, stride, queries, 0, heads, gain, self.attention.growth)?;
+            let gain = norms.map(|norms| norms.keys.as_slice());
+            self.rotate(projected, stride, new_keys, query_width, kv_heads, gain, None)?;
             let new = NewTokens {
                 keys: new_keys,
                 key_stride: kv_width,
@@ -137,7 +191,8 @@ impl Kernel for Step {
 }
 
 impl Step {
-    /// Copies `heads` heads that begin at `first` in each token's row into `rotated`, and rotates them.
+    /// Copies `heads` heads that begin at `first` in each token's row into `rotated`, normalises and rotates them.
+    #[expect(clippy::too_many_arguments, reason = "queries and keys differ in each")]
     fn rotate(
         &self,
         projected: &[f32],
@@ -145,12 +200,22 @@ impl Step {
         rotated: &mut [f32],
         first: usize,
         heads: usize,
+        gain: Option<&[f32]>,
+        growth: Option<QueryGrowth>,
     ) -> Result<()> {
-        let dims = self.attention.head_dim;
-        let width = heads * dims;
+        let CausalAttention { head_dim, rotation, norms, .. } = &self.attention;
+        let (dims, width) = (*head_dim, heads * head_dim);
         Ok(rows::each(&*threads::pool()?, rotated, width, &|token, row| {
-            row.copy_from_slice(&projected[token * stride + first..][..width]);
-            self.attention.rotation.rotate(row, heads, dims, self.offset + token);
+            let (projected, position) = (&projected[token * stride + first..][..width], self.offset + token);
+            match (norms, gain) {
+                (Some(norms), Some(gain)) => norms.form.apply(projected, row, dims, gain, norms.eps),
+                _ => row.copy_from_slice(projected),
+            }
+            rotation.rotate(row, heads, dims, position);
+            if let Some(growth) = growth {
+                let factor = growth.at(position);
+                row.iter_mut().for_each(|query| *query *= factor);
+            }
         })?)
     }
 
@@ -191,7 +256,7 @@ impl Step {
             causal: true,
             window: self.visible.window,
             keep: self.visible.keep,
-            soft_cap: None,
+            soft_cap: self.attention.soft_cap,
             sinks: None,
         };
         let end = self.offset + tokens;

@@ -13,6 +13,8 @@ pub const EMBEDDED: u32 = u32::MAX;
 pub struct Prompt {
     ids: Vec<u32>,
     embedded: Vec<Embedded>,
+    /// Positions of the whole behind this part of it.
+    following: usize,
 }
 
 /// Consecutive rows of one content in a prompt.
@@ -48,7 +50,7 @@ impl Embedded {
 
 impl Prompt {
     pub fn of_tokens(tokens: &[u32]) -> Self {
-        Prompt { ids: tokens.to_vec(), embedded: Vec::new() }
+        Prompt { ids: tokens.to_vec(), ..Prompt::default() }
     }
 
     pub fn push_tokens(&mut self, tokens: &[u32]) {
@@ -109,7 +111,13 @@ impl Prompt {
                 });
             }
         }
-        Prompt { ids: self.ids[range].to_vec(), embedded }
+        let following = self.following + self.len() - range.end;
+        Prompt { ids: self.ids[range].to_vec(), embedded, following }
+    }
+
+    /// Positions that follow in the whole of which this is a part.
+    pub fn following(&self) -> usize {
+        self.following
     }
 
     /// What was read, without the numbers.

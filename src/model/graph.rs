@@ -35,11 +35,16 @@ pub trait Pace {
     /// Whether `work` multiplications are too much for one piece and should be divided, where that
     /// changes no bit.
     fn is_long(&self, work: f64) -> bool;
+
+    /// Positions that the sequence reaches with the prompt at hand, however that is cut into forwards.
+    fn horizon(&self) -> usize;
 }
 
 /// Never stops: the whole forward is one graph.
 #[derive(Debug)]
-pub struct Unpaced;
+pub struct Unpaced {
+    pub horizon: usize,
+}
 
 impl Pace for Unpaced {
     fn reached(&mut self, _work: f64, _arrays: &[&Array]) -> Result<()> {
@@ -48,5 +53,9 @@ impl Pace for Unpaced {
 
     fn is_long(&self, _work: f64) -> bool {
         false
+    }
+
+    fn horizon(&self) -> usize {
+        self.horizon
     }
 }

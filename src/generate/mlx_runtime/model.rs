@@ -111,6 +111,11 @@ impl MlxModel {
     }
 }
 
+/// Positions that the state covers once all of the prompt is read of which `part` comes next.
+fn horizon(state: &MlxState, part: &Prompt) -> usize {
+    state.offset() as usize + part.len() + part.following()
+}
+
 impl TokenModel for MlxModel {
     fn new_state(&self, options: &CacheOptions) -> Result<Box<dyn TokenState>> {
         let capacity = match options.capacity {
@@ -143,7 +148,7 @@ impl TokenModel for MlxModel {
         cancel.check()?;
         let state = self.open(state)?;
         let x = self.embedded(tokens)?;
-        let mut pace = CancelPace::new(cancel, &self.speed);
+        let mut pace = CancelPace::new(cancel, &self.speed, horizon(state, tokens));
         state.transaction(tokens.len(), |state| {
             self.graph.extend(&x, &mut state.caches, &mut pace)?;
             state.evaluate()?;
@@ -156,7 +161,7 @@ impl TokenModel for MlxModel {
         cancel.check()?;
         let state = self.open(state)?;
         let x = self.embedded(tokens)?;
-        let mut pace = CancelPace::new(cancel, &self.speed);
+        let mut pace = CancelPace::new(cancel, &self.speed, horizon(state, tokens));
         state.transaction(tokens.len(), |state| {
             let hidden = self.graph.hidden(&x, &mut state.caches, &mut pace)?;
             let scores = prim::astype(&self.last_scores(&hidden)?, Dtype::Float32)?;
@@ -175,8 +180,12 @@ impl TokenModel for MlxModel {
         step: u64,
     ) -> Result<Box<dyn PendingToken>> {
         let state = self.open(state)?;
+        let mut pace = Unpaced { horizon: 0 };
         let x = match input {
-            StepInput::Read(tokens) => self.embedded(tokens)?,
+            StepInput::Read(tokens) => {
+                pace.horizon = horizon(state, tokens);
+                self.embedded(tokens)?
+            }
             StepInput::Pending(pending) => {
                 let pending = pending
                     .as_any()
@@ -187,7 +196,7 @@ impl TokenModel for MlxModel {
         };
         let tokens = x.dim(1) as usize;
         state.step(tokens, |state| {
-            let hidden = self.graph.hidden(&x, &mut state.caches, &mut Unpaced)?;
+            let hidden = self.graph.hidden(&x, &mut state.caches, &mut pace)?;
             let sampled = sample::sample(&self.last_scores(&hidden)?, sampling, step, self.precision())?;
             let logprobs = if report.chosen || report.top > 0 {
                 Some(prim::astype(&sampled.logprobs, Dtype::Float32)?)

@@ -42,15 +42,20 @@ pub(super) struct CancelPace<'a> {
     speed: &'a Speed,
     /// Work that was built up since the last piece.
     work: f64,
+    horizon: usize,
 }
 
 impl<'a> CancelPace<'a> {
-    pub(super) fn new(cancel: &'a CancelToken, speed: &'a Speed) -> Self {
-        CancelPace { cancel, speed, work: 0.0 }
+    pub(super) fn new(cancel: &'a CancelToken, speed: &'a Speed, horizon: usize) -> Self {
+        CancelPace { cancel, speed, work: 0.0, horizon }
     }
 }
 
 impl Pace for CancelPace<'_> {
+    fn horizon(&self) -> usize {
+        self.horizon
+    }
+
     fn reached(&mut self, work: f64, arrays: &[&Array]) -> Result<()> {
         self.work += work;
         if self.speed.seconds(self.work) < PIECE.as_secs_f64() / 2.0 {

@@ -91,7 +91,7 @@ impl CausalGraph for Dense {
         let masks = self.masks(x.dim(1) as usize, caches)?;
         let x = self.body(x, last, &masks, caches, pace)?;
         if let (Some(block), Some(cache)) = (self.blocks.last(), caches.last_mut()) {
-            block.remember(&x, cache.as_mut())?;
+            block.remember(&x, cache.as_mut(), pace)?;
         }
         Ok(())
     }

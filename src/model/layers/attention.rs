@@ -114,7 +114,8 @@ impl Fused {
         Ok(Fused { attention, rotations })
     }
 
-    /// The step for a sequence that reaches `length` positions.
+    /// The step for a sequence of `length` positions. That is the prompt's end for every part of a prompt: how one is
+    /// cut into forwards must not change a bit.
     fn at_length(&self, length: usize) -> Result<CausalAttention> {
         let rotation = self.rotations.at_length(length)?;
         Ok(CausalAttention { rotation, ..self.attention.clone() })
@@ -160,7 +161,8 @@ impl Attention {
         let tokens = f64::from(x.dim(1));
         let qkv = ops::joined_products(x, input.parameters(), &self.projections.all())?;
         pace.reached(tokens * self.projections.work(), &[x, &qkv])?;
-        let attended = cache.attend(&qkv, &fused.at_length(cache.offset() + x.dim(1) as usize)?)?;
+        let attended =
+            cache.attend(&qkv, &fused.at_length(pace.horizon().max(cache.offset() + x.dim(1) as usize))?)?;
         let keys = cache.offset() as f64;
         let scores = tokens * keys * f64::from(self.shape.heads * self.shape.head_dim * 2);
         // What is written to the cache is computed with the heads' results.
@@ -213,7 +215,7 @@ impl Attention {
     }
 
     /// Appends the tokens of `input` to the cache without attending.
-    pub fn remember(&self, input: Input<'_>, cache: &mut dyn LayerCache) -> Result<()> {
+    pub fn remember(&self, input: Input<'_>, cache: &mut dyn LayerCache, pace: &dyn Pace) -> Result<()> {
         let offset = cache.offset();
         let Some(fused) = &self.fused else {
             let x = &input.normalized()?;
@@ -240,7 +242,7 @@ impl Attention {
                 prim::contiguous(&kv)?
             }
         };
-        cache.store(&kv, &fused.at_length(offset + input.x.dim(1) as usize)?)
+        cache.store(&kv, &fused.at_length(pace.horizon().max(offset + input.x.dim(1) as usize))?)
     }
 
     /// Columns of queries, keys and values.

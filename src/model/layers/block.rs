@@ -77,8 +77,8 @@ impl Block {
 
     /// Appends the tokens `x` to the cache without attending: all that is left to do in the last layer when no scores
     /// are wanted.
-    pub fn remember(&self, x: &Array, cache: &mut dyn LayerCache) -> Result<()> {
-        self.attention.remember(Input { x, norm: self.before_attention.as_ref() }, cache)
+    pub fn remember(&self, x: &Array, cache: &mut dyn LayerCache, pace: &dyn Pace) -> Result<()> {
+        self.attention.remember(Input { x, norm: self.before_attention.as_ref() }, cache, pace)
     }
 
     /// `x + scale * norm(linear(inner))`

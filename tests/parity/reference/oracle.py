@@ -7,13 +7,14 @@ from typing import Any, Dict, List, Optional, Tuple
 import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import generate_step, maybe_quantize_kv_cache
-from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
 STEP_CONSTANT = 0x9E3779B97F4A7C15
 
 
-#: What chooses the cache: `window` with `keep`, or options of `generate_step`: kv_bits, kv_group_size,
+#: What chooses the cache: `window` with `keep`, or `layer_windows`, one or null for each layer, or options of `generate_step`: kv_bits, kv_group_size,
 #: quantized_kv_start.
 Scheme = Dict[str, Any]
 
@@ -21,9 +22,34 @@ Scheme = Dict[str, Any]
 def new_cache(model: Any, scheme: Optional[Scheme]) -> Any:
     """An empty cache. A llama ignores max_kv_size, because it makes its caches itself; here it gets
     those that `make_prompt_cache` makes for other models, there with `keep` 4."""
+    if scheme and "layer_windows" in scheme:
+        see_own_windows(model)
+        windows = scheme["layer_windows"]
+        return [RotatingKVCache(window) if window else KVCache() for window in windows]
     if scheme and "window" in scheme:
         return [RotatingKVCache(scheme["window"], keep=scheme["keep"]) for _ in model.layers]
     return make_prompt_cache(model)
+
+
+def see_own_windows(model: Any) -> None:
+    """Has each layer of a model take the mask of its own cache. Some models of mlx-lm leave out the windows that
+    their configuration and the published code have, and make one mask for all layers."""
+    attention = type(model.layers[0].self_attn)
+    for layer in model.layers:
+        layer.self_attn.sees_own_window = True
+    if hasattr(attention, "all_alike"):
+        return
+    attention.all_alike = attention.__call__
+
+    def own(self: Any, x: Any, mask: Any = None, cache: Any = None) -> Any:
+        if getattr(self, "sees_own_window", False):
+            window = getattr(cache, "max_size", None)
+            alike = {"return_array": True} if hasattr(self, "attn_logit_softcapping") else {}
+            mask = create_attention_mask(x, cache, window_size=window, **alike)
+            mask = None if x.shape[1] == 1 else mask
+        return attention.all_alike(self, x, mask, cache)
+
+    attention.__call__ = own
 
 
 def greedy(
@@ -36,7 +62,7 @@ def greedy(
         max_tokens=count,
         prefill_step_size=chunk,
         prompt_cache=new_cache(model, scheme),
-        **{name: value for name, value in (scheme or {}).items() if name not in ("window", "keep")},
+        **{name: value for name, value in (scheme or {}).items() if name not in ("window", "keep", "layer_windows")},
     )
     return [int(token) for token, _ in steps]
 

@@ -1,7 +1,7 @@
 # The few commands of this repository. Each sets up what a fresh machine lacks (on Debian as root; elsewhere
 # it says what is missing) and leaves alone what is there. `cargo xtask` lists the finer ones.
 
-.PHONY: help demo test bench bench-peers build dist clean
+.PHONY: help demo test bench bench-peers models-table build dist clean
 
 help:
 	@echo 'make demo    build everything and stream an answer from a real model'
@@ -9,6 +9,7 @@ help:
 	@echo 'make test    run every test'
 	@echo 'make bench   measure what the library promises, against mlx-lm in the same run'
 	@echo 'make bench-peers  install llama.cpp, compiled here, for make bench to compare with too'
+	@echo 'make models-table  compare every family of models with mlx-lm and write docs/models.md'
 	@echo 'make build   the library, as a folder that can be moved: target/dist'
 	@echo 'make dist    the same as an archive'
 	@echo 'make clean   remove everything that was built or fetched'
@@ -25,6 +26,9 @@ bench: rust
 
 bench-peers: rust
 	@cargo xtask bench-peers
+
+models-table: rust
+	@cargo xtask models-table
 
 build: rust
 	@cargo xtask build

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator
 
 import pytest
 
-from support.paths import REAL_LIBRARY
+from support.paths import REAL_LIBRARY, ROOT
 
 os.environ.setdefault("MLXGEN_LIBRARY", str(REAL_LIBRARY))
 
@@ -17,7 +17,22 @@ import mlxgen
 from .cases import CASES, PROMPT_SIZES, prompt
 from .families import LONG_PROMPT
 from .families import case as family_case
+from .models_table import Outcomes, text
 from .reference_process import THREADS, Reference
+
+
+OUTCOMES = Outcomes()
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.when == "call" and (parameters := getattr(item, "callspec", None)):
+        OUTCOMES.add(item.path.name, parameters.params, call.excinfo is None)
+
+
+def pytest_sessionfinish() -> None:
+    """Writes the table of models where it is asked for."""
+    if path := os.environ.get("MLXGEN_MODELS_TABLE"):
+        (ROOT / path).write_text(text(OUTCOMES.passed()))
 
 
 @pytest.fixture(scope="session")

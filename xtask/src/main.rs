@@ -39,6 +39,7 @@ usage: cargo xtask <task>
   demo                stream an answer from a model (MODEL and PROMPT in the environment)
   test [PART...]      run every test, or the steps whose names contain a part
   bench [ARGUMENT...] measure what the library promises (--pairs N, --only NAME...)
+  models-table        compare every family with the reference and write docs/models.md
   bench-peers         install llama.cpp for 'bench' to compare with
   exports             check what the built libraries export against exports.txt
   swift               set up a Swift where there is none (Debian, as root)
@@ -71,6 +72,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         },
         ["rooms"] => rooms::check(&root()),
         ["demo"] => examples::demo(&root()),
+        ["models-table"] => python::models_table(&root()),
         ["bench-peers"] => python::peers(&root()),
         ["bench", arguments @ ..] => python::bench(&root(), arguments),
         ["test", only @ ..] => test::run(&root(), only),

@@ -69,6 +69,19 @@ pub fn tests(root: &Path, suite: &str) -> Result<()> {
     process::visible(Command::new(python).args(["-m", "pytest", suite]).current_dir(root.join("tests")))
 }
 
+/// Compares a tiny model of every family with the reference, and writes `docs/models.md` from what passed.
+pub fn models_table(root: &Path) -> Result<()> {
+    let python = environment(root)?;
+    let comparisons = ["parity/test_families.py", "parity/test_families_fast.py"];
+    process::visible(
+        Command::new(python)
+            .args(["-m", "pytest"])
+            .args(comparisons)
+            .env("MLXGEN_MODELS_TABLE", "docs/models.md")
+            .current_dir(root.join("tests")),
+    )
+}
+
 /// Checks the binding's types.
 pub fn types(root: &Path) -> Result<()> {
     let python = environment(root)?;

@@ -1,0 +1,76 @@
+"""`docs/models.md`: which families were compared, written by a run of the comparisons themselves.
+
+`MLXGEN_MODELS_TABLE=docs/models.md pytest parity/test_families.py parity/test_families_fast.py` writes it, if each
+comparison of a model passed; a model without all of them gets no row.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Set
+
+from .families import CHUNKS, DTYPES, FAMILIES, LONG, PROMPT_SIZES, WINDOW
+
+HEAD = f"""# Models
+
+Written by the comparisons in `tests/parity` (`make models-table`); do not edit.
+
+Each row is a tiny random model of a family, made by mlx-lm 0.32.2. *exact*: scores equal to mlx-lm's bit for bit for
+prompts of {", ".join(map(str, PROMPT_SIZES))} tokens, read in chunks of {" and ".join(map(str, CHUNKS))} (windows have
+{WINDOW} tokens), and {LONG} greedy tokens with at least 20 distinct ids. *fast*: float32 activations and kernels of our
+own, within 0.0001 of the greatest score, and the same bits however the prompt is cut.
+
+| `model_type` | what is special | exact | fast |
+|---|---|---|---|
+"""
+
+FOOT = """
+Where the reference leaves out what a file asks for, the file decides: sliding windows of `mistral`, `phi3`,
+`starcoder2` and `gemma2`, the activation of `starcoder2`, and LongRoPE's list for short sequences (tests:
+`tests/parity/test_family_cases.py`). A rotation that depends on the length (`dynamic`, `longrope`) takes the length that
+the whole prompt reaches; keys that a cache holds stay as they were turned.
+
+The text models inside `gemma3` and `mistral3` files are read by the same descriptions; their other parts are ignored.
+"""
+
+#: Fields that do not distinguish a family.
+PLAIN = {"model_type", "head_dim", "tie_word_embeddings", "rope_theta", "max_position_embeddings", "hidden_act"}
+
+
+def special(name: str) -> str:
+    fields = {key: value for key, value in FAMILIES[name].items() if key not in PLAIN and value is not None}
+    return ", ".join(f"`{key}`" for key in fields) or "–"
+
+
+def rows(passed: Dict[str, Set[str]]) -> List[str]:
+    """`passed`: by name of a model the types in which it is exact, and `fast`."""
+    found = []
+    for name, fields in FAMILIES.items():
+        types = [dtype for dtype in DTYPES[name] if dtype in passed.get(name, set())]
+        if types == DTYPES[name] and "fast" in passed[name]:
+            found.append(f"| `{fields['model_type']}` | {special(name)} | {', '.join(types)} | yes |")
+    return found
+
+
+def text(passed: Dict[str, Set[str]]) -> str:
+    return HEAD + "\n".join(rows(passed)) + "\n" + FOOT
+
+
+class Outcomes:
+    """Collects what passed and what did not."""
+
+    def __init__(self) -> None:
+        self._seen: Dict[str, Dict[str, bool]] = {}
+
+    def add(self, test: str, parameters: Dict[str, object], passed: bool) -> None:
+        name = parameters.get("name")
+        if name not in FAMILIES:
+            return
+        what = {"test_families.py": str(parameters.get("dtype")), "test_families_fast.py": "fast"}.get(test)
+        if what:
+            before = self._seen.setdefault(str(name), {})
+            before[what] = before.get(what, True) and passed
+
+    def passed(self) -> Dict[str, Set[str]]:
+        return {name: {what for what, good in seen.items() if good} for name, seen in self._seen.items()}
+
+

@@ -2,7 +2,7 @@
 """Makes tests/fixtures/weights.json: what other implementations make of given weights.
 
 The inputs are noise that the tests make again from each case's name; the file holds only hashes
-of the results. Needs the Python packages mlx 0.32.2, numpy and gguf 0.17.1:
+of the results. Needs the Python packages mlx 0.32.2, numpy and gguf 0.19.0:
 
     python3 scripts/weight_fixtures.py > tests/fixtures/weights.json
 """
@@ -18,11 +18,23 @@ import numpy as np
 
 MASK = (1 << 64) - 1
 ROWS, COLUMNS = 6, 128
+# Number, elements and bytes of a block, and where its float16 are.
 FORMATS = {
-    "Q4_0": (2, 18, [0]),
-    "Q4_1": (3, 20, [0, 2]),
-    "Q8_0": (8, 34, [0]),
+    "Q4_0": (2, 32, 18, [0]),
+    "Q4_1": (3, 32, 20, [0, 2]),
+    "Q5_0": (6, 32, 22, [0]),
+    "Q5_1": (7, 32, 24, [0, 2]),
+    "Q8_0": (8, 32, 34, [0]),
+    "Q2_K": (10, 256, 84, [80, 82]),
+    "Q3_K": (11, 256, 110, [108]),
+    "Q4_K": (12, 256, 144, [0, 2]),
+    "Q5_K": (13, 256, 176, [0, 2]),
+    "Q6_K": (14, 256, 210, [208]),
 }
+# The formats that MLX's reader keeps packed.
+MLX_FORMATS = ("Q4_0", "Q4_1", "Q8_0")
+# Float16 of magnitudes below 2; of any; infinities and NaN among them.
+MASKS = {"ordinary": 0xBFFF, "large": 0xFBFF, "any": 0xFFFF}
 
 
 def fnv(data: bytes) -> int:
@@ -64,16 +76,25 @@ def gguf_file(name: str, number: int, axes: list, data: bytes) -> bytes:
     return head + bytes(-len(head) % 32) + data
 
 
+def columns_of(format_name: str) -> int:
+    return max(COLUMNS, 2 * FORMATS[format_name][1])
+
+
 def blocks(case: str, format_name: str, mask: int) -> bytes:
     noise = Noise(case)
-    _, size, half_places = FORMATS[format_name]
+    _, elements, size, half_places = FORMATS[format_name]
     out = b""
-    for _ in range(ROWS * COLUMNS // 32):
+    for _ in range(ROWS * columns_of(format_name) // elements):
         block = bytearray(noise.bytes(size))
         for place in half_places:
             block[place : place + 2] = noise.halves(1, mask)
         out += bytes(block)
     return out
+
+
+def one_nan(values: np.ndarray) -> np.ndarray:
+    """NaN of all kinds as one of them."""
+    return np.where(np.isnan(values), np.float32(np.nan), values).astype(np.float32)
 
 
 def raw(array: mx.array) -> bytes:
@@ -82,12 +103,18 @@ def raw(array: mx.array) -> bytes:
 
 
 def gguf_cases(folder: str):
-    for format_name, (number, _, _) in FORMATS.items():
-        for scales, mask in (("ordinary", 0xBFFF), ("large", 0xFBFF)):
+    for format_name, (number, _, _, _) in FORMATS.items():
+        for scales, mask in MASKS.items():
             case = f"gguf {format_name} {scales}"
             data = blocks(case, format_name, mask)
-            content = gguf_file("t.weight", number, [COLUMNS, ROWS], data)
+            kind = gguf.GGMLQuantizationType(number)
+            array = np.frombuffer(data, np.uint8).reshape(ROWS, -1)
+            with np.errstate(all="ignore"):
+                yield f"{case} values", one_nan(gguf.quants.dequantize(array, kind)).tobytes()
+            content = gguf_file("t.weight", number, [columns_of(format_name), ROWS], data)
             yield f"{case} file", content
+            if format_name not in MLX_FORMATS or scales == "any":
+                continue
             path = os.path.join(folder, "t.gguf")
             with open(path, "wb") as file:
                 file.write(content)
@@ -97,9 +124,24 @@ def gguf_cases(folder: str):
                 if part != "weight":
                     yield f"{case} {part} float32", raw(loaded[f"t.{part}"].astype(mx.float32))
                     yield f"{case} {part} bfloat16", raw(loaded[f"t.{part}"].astype(mx.bfloat16))
-            kind = gguf.GGMLQuantizationType(number)
-            array = np.frombuffer(data, np.uint8).reshape(ROWS, -1)
-            yield f"{case} values", gguf.quants.dequantize(array, kind).astype(np.float32).tobytes()
+
+
+def microscaled_cases():
+    for mode, bits, group in (("mxfp4", 4, 32), ("nvfp4", 4, 16), ("mxfp8", 8, 32)):
+        case = f"microscaled {mode}"
+        noise = Noise(case)
+        # A group for each scale.
+        packed = np.frombuffer(noise.bytes(256 * group * bits // 8), np.uint32).reshape(256, -1)
+        scales = np.arange(256, dtype=np.uint8).reshape(256, 1)
+        yield f"{case} packed", packed.tobytes()
+        for type_name, dtype in (("float32", mx.float32), ("bfloat16", mx.bfloat16)):
+            values = mx.dequantize(
+                mx.array(packed), mx.array(scales), None, group, bits, mode=mode, dtype=dtype
+            )
+            # Each group for itself, because not all are numbers.
+            for scale in (0, 1, 2, 10, 100, 126, 127, 128, 200, 250, 252, 255):
+                wide = one_nan(np.array(values[scale].astype(mx.float32)))
+                yield f"{case} {scale} {type_name}", wide.tobytes()
 
 
 def affine_cases():
@@ -158,7 +200,7 @@ def row_cases():
 def main():
     hashes = {}
     with tempfile.TemporaryDirectory() as folder:
-        for cases in (gguf_cases(folder), affine_cases(), cast_cases(), row_cases()):
+        for cases in (gguf_cases(folder), microscaled_cases(), affine_cases(), cast_cases(), row_cases()):
             for name, data in cases:
                 hashes[name] = f"{fnv(data):016x}"
     print(json.dumps(hashes, indent=1, sort_keys=True))

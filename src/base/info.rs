@@ -9,7 +9,7 @@ pub struct ModelInfo {
     pub name: String,
     /// `safetensors`, `gguf` or `fake`.
     pub format: String,
-    /// How weights are kept, such as `affine 4-bit group 32` or `float32 (from Q4_1)`.
+    /// How the matrices are kept: each form, most elements first, such as `affine 4-bit group 32 (from Q4_K), float16`.
     pub weights: String,
     /// `float32`, `float16` or `bfloat16`.
     pub compute_type: String,

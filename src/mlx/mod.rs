@@ -13,6 +13,7 @@ mod dtype;
 mod error;
 mod kernels;
 pub mod memory;
+pub mod microscaled;
 pub mod ops;
 pub mod prim;
 mod staged;

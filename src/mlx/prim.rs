@@ -297,7 +297,7 @@ pub fn cumsum(a: &Array, axis: i32, reverse: bool, inclusive: bool) -> Result<Ar
     })
 }
 
-fn some(value: u32) -> sys::mlx_optional_int {
+pub(super) fn some(value: u32) -> sys::mlx_optional_int {
     sys::mlx_optional_int { value: value as c_int, has_value: true }
 }
 

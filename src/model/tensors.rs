@@ -1,8 +1,10 @@
 //! The kept tensors of a model that is being built.
 
 use crate::base::{Error, Result};
+use crate::mlx::microscaled::Microscaled;
 use crate::mlx::ops::{Linear, Weight};
 use crate::mlx::{Arena, Array, Dtype, prim};
+use crate::model::config;
 use crate::model::weights::{ElementType, PlannedLinear};
 
 /// How a model computes.
@@ -90,6 +92,14 @@ pub fn weight_of(
         PlannedLinear::Plain { weight } => Weight::dense(array(weight)?),
         PlannedLinear::Affine { weight, scales, biases, bits, group } => {
             Weight::affine(array(weight)?, array(scales)?, array(biases)?, group, bits)
+        }
+        PlannedLinear::Microscaled { weight, scales, mode } => {
+            let mode = match mode {
+                config::Microscaled::Mxfp4 => Microscaled::Mxfp4,
+                config::Microscaled::Nvfp4 => Microscaled::Nvfp4,
+                config::Microscaled::Mxfp8 => Microscaled::Mxfp8,
+            };
+            Weight::microscaled(array(weight)?, array(scales)?, mode)
         }
     }?;
     if arithmetic == Arithmetic::Kernels { weight.pack(arena) } else { Ok(weight) }

@@ -14,7 +14,9 @@ use crate::model::config::ModelConfig;
 use crate::model::dense;
 use crate::model::footprint::Storage;
 use crate::model::tensors::{Arithmetic, dtype_of};
-use crate::model::weights::{ElementType, Keep, LoadPlan, ModelFiles, PieceReader, Quantized, WeightFiles};
+use crate::model::weights::{
+    ElementType, Keep, LoadPlan, ModelFiles, PieceReader, PlannedLinear, Quantized, WeightFiles,
+};
 use crate::text::Tokenizer;
 
 /// Context of models that do not tell theirs.
@@ -180,10 +182,10 @@ fn keep(options: &ModelOptions, arithmetic: Arithmetic) -> Keep {
         ComputeType::Float16 => Some(ElementType::F16),
         ComputeType::Bfloat16 => Some(ElementType::Bf16),
     };
-    let quantized = if through_blas && float == Some(ElementType::F32) {
-        Quantized::Dequantized
-    } else {
-        Quantized::Packed
+    let quantized = match arithmetic {
+        Arithmetic::Kernels => Quantized::Kernels,
+        _ if through_blas && float == Some(ElementType::F32) => Quantized::Dequantized,
+        Arithmetic::Exact | Arithmetic::Blas => Quantized::Mlx,
     };
     Keep { float, quantized }
 }
@@ -191,7 +193,12 @@ fn keep(options: &ModelOptions, arithmetic: Arithmetic) -> Keep {
 /// The type of activations: that of all floats, or float32 if they differ, to which MLX promotes
 /// any mixture.
 fn activation(plan: &LoadPlan, weights: &WeightFiles) -> ElementType {
-    let mut floats = plan.kept().iter().map(|kept| kept.element).filter(|element| element.is_float());
+    let floats = plan.kept().iter().map(|kept| kept.element).filter(|element| element.is_float());
+    // The rows of a table of small floats come out in bfloat16.
+    let table = plan.linears().iter().find(|linear| {
+        matches!(linear, PlannedLinear::Microscaled { weight, .. } if plan.kept()[*weight].name.contains("embed"))
+    });
+    let mut floats = floats.chain(table.map(|_| ElementType::Bf16));
     match floats.next() {
         Some(first) if floats.all(|element| element == first) => first,
         Some(_) => ElementType::F32,

@@ -2,7 +2,7 @@
 
 use super::Weight;
 use crate::base::{Error, Result};
-use crate::mlx::{Array, prim};
+use crate::mlx::{Array, microscaled, prim};
 
 /// Token ids `[1, tokens]`, checked against the table: MLX itself reads whatever lies behind it.
 pub fn token_ids(ids: &[u32], vocabulary: u32) -> Result<Array> {
@@ -29,6 +29,9 @@ pub fn embedding(ids: &Array, weight: &Weight) -> Result<Array> {
             *group,
             *bits,
         ),
+        Weight::Microscaled { packed, scales, mode } => {
+            microscaled::values(&prim::take(packed, ids, 0)?, &prim::take(scales, ids, 0)?, *mode)
+        }
         Weight::Packed(table) => super::fused::packed_rows(ids, table),
     }
 }

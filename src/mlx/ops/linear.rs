@@ -3,6 +3,7 @@
 use super::packed::PackedWeight;
 use crate::base::{Error, Result};
 use crate::mlx::kernels::arena::Arena;
+use crate::mlx::microscaled::{self, Microscaled};
 use crate::mlx::{Array, Dtype, direct_product_limit, kernels, prim};
 
 /// A weight matrix `[outputs, inputs]`, as it is kept.
@@ -19,6 +20,8 @@ pub enum Weight {
     /// Affine groups along the rows: `scale * q + bias` for `group` consecutive inputs, `bits`
     /// bits each, packed into 32-bit words.
     Affine { packed: Array, scales: Array, biases: Array, group: u32, bits: u32 },
+    /// Small floats, packed into 32-bit words; uint8 scales of groups along the rows.
+    Microscaled { packed: Array, scales: Array, mode: Microscaled },
     /// In the order of our kernels, for results that need not be MLX's to the bit.
     Packed(PackedWeight),
 }
@@ -58,7 +61,8 @@ impl Weight {
             Weight::Affine { packed, scales, biases, group, bits } => {
                 PackedWeight::affine(arena, packed, scales, biases, *group, *bits)?
             }
-            Weight::Packed(_) => None,
+            // Those that have a kernel became another form when they were read.
+            Weight::Microscaled { .. } | Weight::Packed(_) => None,
         };
         Ok(packed.map_or(self, Weight::Packed))
     }
@@ -80,11 +84,26 @@ impl Weight {
         Ok(Weight::Affine { packed, scales, biases, group, bits })
     }
 
+    pub fn microscaled(packed: Array, scales: Array, mode: Microscaled) -> Result<Self> {
+        let fits = match (packed.shape(), scales.shape()) {
+            ([rows, words], [scale_rows, groups]) => {
+                rows == scale_rows
+                    && i64::from(*words) * 32
+                        == i64::from(*groups) * i64::from(mode.group()) * i64::from(mode.bits())
+            }
+            _ => false,
+        };
+        if !fits || packed.dtype() != Dtype::Uint32 || scales.dtype() != Dtype::Uint8 {
+            return Err(Error::internal(format!("{packed:?} and {scales:?} are no weight of {mode:?}")));
+        }
+        Ok(Weight::Microscaled { packed, scales, mode })
+    }
+
     /// Rows of the matrix.
     pub fn outputs(&self) -> i32 {
         match self {
             Weight::Dense { matrix, .. } => matrix.dim(0),
-            Weight::Affine { packed, .. } => packed.dim(0),
+            Weight::Affine { packed, .. } | Weight::Microscaled { packed, .. } => packed.dim(0),
             Weight::Packed(packed) => packed.outputs() as i32,
         }
     }
@@ -94,6 +113,7 @@ impl Weight {
         match self {
             Weight::Dense { matrix, .. } => matrix.dim(1),
             Weight::Affine { scales, group, .. } => scales.dim(1) * *group as i32,
+            Weight::Microscaled { scales, mode, .. } => scales.dim(1) * mode.group() as i32,
             Weight::Packed(packed) => packed.inputs() as i32,
         }
     }
@@ -104,6 +124,7 @@ impl Weight {
             Weight::Affine { packed, scales, biases, .. } => {
                 packed.byte_size() + scales.byte_size() + biases.byte_size()
             }
+            Weight::Microscaled { packed, scales, .. } => packed.byte_size() + scales.byte_size(),
             Weight::Packed(packed) => packed.byte_size(),
         }
     }
@@ -160,6 +181,13 @@ pub fn linear(x: &Array, weight: &Weight, bias: Option<&Array>) -> Result<Array>
         (Weight::Dense { transposed, .. }, Some(bias)) => prim::addmm(bias, x, transposed),
         (Weight::Affine { packed, scales, biases, group, bits }, bias) => {
             let product = prim::quantized_matmul(x, packed, scales, biases, true, *group, *bits)?;
+            match bias {
+                Some(bias) => prim::add(&product, bias),
+                None => Ok(product),
+            }
+        }
+        (Weight::Microscaled { packed, scales, mode }, bias) => {
+            let product = microscaled::matmul(x, packed, scales, *mode)?;
             match bias {
                 Some(bias) => prim::add(&product, bias),
                 None => Ok(product),

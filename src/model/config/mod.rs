@@ -15,7 +15,7 @@ pub use dense::{
 };
 pub use fields::Fields;
 pub use json::{Defaults, HeadDim, KvHeads, Windows};
-pub use quantization::{Affine, Override, Quantization};
+pub use quantization::{Affine, Microscaled, Override, Packing, Quantization};
 pub use rope::{DEFAULT_THETA, LongRope, Rope, RopeDefaults, RopeScaling, yarn_scale};
 
 use crate::base::{Error, Result};

@@ -357,56 +357,7 @@ fn b54_b55_end_ids_of_all_files_are_joined() {
 }
 
 #[test]
-fn quantisation_with_layers_that_differ() {
-    let section = json!({
-        "group_size": 64, "bits": 4, "mode": "affine",
-        "model.layers.0.self_attn.q_proj": {"group_size": 32, "bits": 8},
-        "model.layers.0.self_attn.k_proj": false,
-        "model.layers.0.self_attn.v_proj": true,
-        "model.language_model.layers.1.mlp.up_proj": {"bits": 6, "group_size": 128},
-        "model.layers.1.mlp.down_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"}
-    });
-    // MLX writes the section under both names.
-    let config = with(json!({"quantization": section, "quantization_config": section}));
-    let quantization = open(&config).unwrap().quantization.unwrap();
-    assert_eq!(quantization.default, Affine { bits: 4, group: 64 });
-    let of = |path: &str| quantization.of(path).cloned();
-    assert_eq!(of("model.layers.0.self_attn.q_proj"), Some(Override::Affine(Affine { bits: 8, group: 32 })));
-    assert_eq!(of("model.layers.0.self_attn.k_proj"), Some(Override::Plain));
-    assert_eq!(of("model.layers.0.self_attn.v_proj"), Some(Override::Default));
-    assert_eq!(of("model.layers.1.mlp.up_proj"), Some(Override::Affine(Affine { bits: 6, group: 128 })));
-    assert_eq!(of("model.layers.1.mlp.down_proj"), Some(Override::Mode("mxfp4".to_owned())));
-    assert_eq!(of("model.layers.1.mlp.gate_proj"), None);
-    let only_config = with(json!({"quantization_config": {"group_size": 64, "bits": 4}}));
-    assert!(open(&only_config).unwrap().quantization.is_some());
-}
-
-#[test]
-fn b07_other_quantisations_are_refused_by_name() {
-    let quantization = |section: Value| with(json!({"quantization": section}));
-    refused(
-        &quantization(json!({"group_size": 32, "bits": 4, "mode": "mxfp4"})),
-        Code::Unsupported,
-        "quantization.mode",
-    );
-    refused(&quantization(json!({"group_size": 64, "bits": 7})), Code::Unsupported, "quantization.bits");
-    refused(
-        &quantization(json!({"group_size": 48, "bits": 4})),
-        Code::Unsupported,
-        "quantization.group_size",
-    );
-    refused(
-        &quantization(json!({"group_size": -64, "bits": 4})),
-        Code::InvalidModel,
-        "quantization.group_size",
-    );
-    refused(&quantization(json!({"group_size": 64, "bits": 4.5})), Code::InvalidModel, "quantization.bits");
-    refused(&quantization(json!([])), Code::InvalidModel, "quantization");
-    refused(
-        &with(json!({"quantization_config": {"quant_method": "gptq", "bits": 4}})),
-        Code::Unsupported,
-        "quantization_config.quant_method",
-    );
+fn quantisations_in_a_file_of_their_own_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), base().to_string()).unwrap();
     std::fs::write(folder.path().join("hf_quant_config.json"), "{}").unwrap();

@@ -1,7 +1,7 @@
 //! Between bytes of a float type and float32 values.
 
+use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
-use half::{bf16, f16};
 
 use super::types::ElementType;
 
@@ -44,7 +44,7 @@ pub(crate) fn encode(to: ElementType, values: &[f32], bytes: &mut [u8]) {
         }
         ElementType::Bf16 => {
             for (value, bytes) in values.iter().zip(bytes.as_chunks_mut::<2>().0) {
-                *bytes = bf16::from_f32(*value).to_le_bytes();
+                *bytes = to_bf16(*value).to_le_bytes();
             }
         }
         ElementType::F16 => {
@@ -59,6 +59,16 @@ pub(crate) fn encode(to: ElementType, values: &[f32], bytes: &mut [u8]) {
         }
         _ => debug_assert!(false, "{} is no float type", to.name()),
     }
+}
+
+/// The bits of a bfloat16, without branches, so that loops become vector code.
+#[inline]
+fn to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    // NaN stays one, and becomes a quiet one.
+    let kept = if value.is_nan() { bits | 1 << 22 } else { rounded };
+    (kept >> 16) as u16
 }
 
 /// Elements of one float type as elements of another.
@@ -107,6 +117,22 @@ mod tests {
         assert_eq!(cast_value(F32, (1.0 + 3.0 * 2f32.powi(-11)).to_bits(), F16), 0x3c02);
         assert_eq!(cast_value(F32, 1e6f32.to_bits(), F16), 0x7c00);
         assert_eq!(cast_value(F16, 0x0001, Bf16), 0x3380);
+    }
+
+    #[test]
+    fn bfloat16_is_rounded_as_half_does_it() {
+        let mut bits = 0u32;
+        loop {
+            let value = f32::from_bits(bits);
+            assert_eq!(to_bf16(value), half::bf16::from_f32(value).to_bits(), "{bits:#x}");
+            // Every upper half comes up, with lower halves on, beside and far from the ties.
+            let Some(next) = bits.checked_add(0x3fff) else { break };
+            bits = next;
+        }
+        for bits in [0x3f80_8000u32, 0x3f81_8000, 0x7f7f_ffff, 0x7f80_0000, 0x7f80_0001, 0xffff_ffff, 1] {
+            let value = f32::from_bits(bits);
+            assert_eq!(to_bf16(value), half::bf16::from_f32(value).to_bits(), "{bits:#x}");
+        }
     }
 
     #[test]

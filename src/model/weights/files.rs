@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::path::Path;
 
+use super::blocks::BlockFormat;
 use super::file::{WeightFile, zeroed};
 use super::folder;
-use super::types::{BlockFormat, ElementType, Encoding, Tensor};
+use super::types::{ElementType, Encoding, Tensor};
 use crate::base::quote;
 use crate::base::{Error, Result};
 
@@ -139,13 +140,13 @@ impl WeightFiles {
     }
 
     /// The float type that most bytes of the model use: of plain floats, and of the scales of
-    /// quantised tensors (float16 in GGUF blocks).
+    /// quantised tensors (in GGUF as their blocks say).
     pub fn float_type(&self) -> ElementType {
         let types = [ElementType::F32, ElementType::F16, ElementType::Bf16];
         let bytes_of = |wanted: ElementType| -> u64 {
             let counted = self.tensors.iter().map(|tensor| match tensor.encoding {
                 Encoding::Plain(element) if element == wanted => tensor.bytes,
-                Encoding::Block(_) if wanted == ElementType::F16 => tensor.bytes,
+                Encoding::Block(format) if format.parameters() == wanted => tensor.bytes,
                 _ => 0,
             });
             counted.sum()
@@ -160,7 +161,7 @@ impl WeightFiles {
             let counted = self.tensors.iter().filter(|tensor| tensor.encoding == Encoding::Block(wanted));
             counted.map(|tensor| tensor.bytes).sum()
         };
-        [BlockFormat::Q4_0, BlockFormat::Q4_1, BlockFormat::Q8_0]
+        BlockFormat::ALL
             .into_iter()
             .filter(|&format| bytes_of(format) > 0)
             .max_by_key(|&format| bytes_of(format))

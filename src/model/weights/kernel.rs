@@ -1,8 +1,9 @@
 //! Conversions of weights, as functions from byte streams to byte streams.
 
-use super::types::{BlockFormat, ElementType};
-use super::{affine, blocks, cast};
-use crate::model::config::Affine;
+use super::blocks::BlockFormat;
+use super::types::ElementType;
+use super::{affine, blocks, cast, microscaled};
+use crate::model::config::{Affine, Microscaled};
 
 /// A conversion. It works on groups of `elements` neighbours; a group takes a fixed number of
 /// bytes of each stream.
@@ -18,6 +19,10 @@ pub(crate) enum Kernel {
     Repack { format: BlockFormat, float: ElementType },
     /// Packed numbers, scales and biases to floats.
     Affine { affine: Affine, scales: ElementType, to: ElementType },
+    /// Small floats and their scales to floats.
+    Microscaled { mode: Microscaled, to: ElementType },
+    /// Small floats and their scales to packed numbers, scales and biases with these parameters.
+    RepackMicroscaled { mode: Microscaled, affine: Affine },
 }
 
 /// Bytes of a group in each stream; 0 where there is no such stream.
@@ -28,8 +33,11 @@ impl Kernel {
     pub(crate) fn elements(self) -> usize {
         match self {
             Kernel::Copy { .. } | Kernel::Cast { .. } => 1,
-            Kernel::Blocks { .. } | Kernel::Repack { .. } => BlockFormat::ELEMENTS,
+            Kernel::Blocks { format, .. } | Kernel::Repack { format, .. } => format.elements(),
             Kernel::Affine { affine, .. } => affine.group as usize,
+            Kernel::Microscaled { mode, .. } | Kernel::RepackMicroscaled { mode, .. } => {
+                mode.group() as usize
+            }
         }
     }
 
@@ -41,6 +49,9 @@ impl Kernel {
             Kernel::Affine { affine, scales, .. } => {
                 [(affine.bits * affine.group / 8) as usize, scales.size(), scales.size()]
             }
+            Kernel::Microscaled { mode, .. } | Kernel::RepackMicroscaled { mode, .. } => {
+                [(mode.bits() * mode.group() / 8) as usize, 1, 0]
+            }
         }
     }
 
@@ -48,11 +59,18 @@ impl Kernel {
         match self {
             Kernel::Copy { size } => [size, 0, 0],
             Kernel::Cast { to, .. } => [to.size(), 0, 0],
-            Kernel::Blocks { to, .. } => [BlockFormat::ELEMENTS * to.size(), 0, 0],
+            Kernel::Blocks { format, to } => [format.elements() * to.size(), 0, 0],
             Kernel::Repack { format, float } => {
-                [BlockFormat::ELEMENTS * format.bits() as usize / 8, float.size(), float.size()]
+                let Affine { bits, group } = format.affine();
+                let groups = format.elements() / group as usize;
+                [format.elements() * bits as usize / 8, groups * float.size(), groups * float.size()]
             }
             Kernel::Affine { affine, to, .. } => [affine.group as usize * to.size(), 0, 0],
+            Kernel::Microscaled { mode, to } => [mode.group() as usize * to.size(), 0, 0],
+            Kernel::RepackMicroscaled { affine: Affine { bits, group }, .. } => {
+                let size = microscaled::PARAMETERS.size();
+                [(bits * group / 8) as usize, size, size]
+            }
         }
     }
 
@@ -66,6 +84,12 @@ impl Kernel {
                 blocks::repack(format, inputs[0], float, [first, second, third]);
             }
             Kernel::Affine { affine, scales, to } => affine::dequantize(affine, inputs, scales, to, first),
+            Kernel::Microscaled { mode, to } => {
+                microscaled::dequantize(mode, [inputs[0], inputs[1]], to, first)
+            }
+            Kernel::RepackMicroscaled { mode, .. } => {
+                microscaled::repack(mode, [inputs[0], inputs[1]], [first, second, third]);
+            }
         }
     }
 }

@@ -10,8 +10,11 @@ mod cast;
 mod file;
 mod files;
 mod folder;
+mod foreign;
 mod gguf;
 mod kernel;
+mod matrix;
+mod microscaled;
 mod model_files;
 mod pieces;
 mod plan;
@@ -25,13 +28,14 @@ mod limits_tests;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use blocks::BlockFormat;
 pub use file::WeightFile;
 pub use files::WeightFiles;
 pub use gguf::GgufMetadata;
 pub use model_files::{Format, ModelFiles};
 pub use pieces::{Piece, PieceReader};
 pub use plan::{Keep, KeptTensor, LoadPlan, PlannedLinear, Quantized};
-pub use types::{BlockFormat, ElementType, Encoding, Tensor};
+pub use types::{ElementType, Encoding, Tensor};
 
 pub(crate) use file::read_small;
 pub(crate) use files::text_model_name;

@@ -25,7 +25,7 @@ fn every_thread_count_gives_the_same_bytes() {
         .tensor("l.biases", "F32", &[rows, columns / 64], &floats(&scales))
         .tensor("n", "F32", &[3], &floats(&[1.0, 2.0, 3.0]));
     let (_folder, files) = open(&content);
-    for (quantized, kept) in [(Quantized::Packed, 4), (Quantized::Dequantized, 2)] {
+    for (quantized, kept) in [(Quantized::Mlx, 4), (Quantized::Dequantized, 2)] {
         let plan = || {
             let keep = Keep { float: Some(ElementType::F32), quantized };
             let mut plan = LoadPlan::new(Arc::clone(&files), None, keep);
@@ -40,7 +40,7 @@ fn every_thread_count_gives_the_same_bytes() {
             assert!(collect(plan(), threads) == alone, "{threads} threads");
         }
         match quantized {
-            Quantized::Packed => assert!(alone[0] == packed && alone[1] == floats(&scales)),
+            Quantized::Mlx | Quantized::Kernels => assert!(alone[0] == packed && alone[1] == floats(&scales)),
             Quantized::Dequantized => {
                 let at =
                     |index: usize| f32::from_le_bytes(alone[0][4 * index..4 * index + 4].try_into().unwrap());
@@ -58,7 +58,7 @@ fn every_thread_count_gives_the_same_bytes() {
 fn pieces_are_small() {
     let content = SafetensorsFile::new().tensor("l.weight", "F16", &[3000, 1000], &vec![0; 6_000_000]);
     let (_folder, files) = open(&content);
-    let keep = Keep { float: Some(ElementType::F32), quantized: Quantized::Packed };
+    let keep = Keep { float: Some(ElementType::F32), quantized: Quantized::Mlx };
     let mut plan = LoadPlan::new(files, None, keep);
     plan.linear("l", 3000, 1000).unwrap();
     let mut reader = plan.pieces(2);
@@ -70,7 +70,7 @@ fn pieces_are_small() {
 #[test]
 fn b21_a_file_that_changes_during_the_load_fails_it() {
     let content = SafetensorsFile::new().tensor("l.weight", "F32", &[1000, 1000], &vec![0; 4_000_000]);
-    let keep = Keep { float: None, quantized: Quantized::Packed };
+    let keep = Keep { float: None, quantized: Quantized::Mlx };
     for truncate in [true, false] {
         let (folder, files) = open(&content);
         let mut plan = LoadPlan::new(files, None, keep);
@@ -141,7 +141,7 @@ fn rows_of_q_come_out_in_the_order_of_the_model() {
     // As triples: all three parts of a row move together.
     let distinct = |row: usize| [&(row as u16).to_le_bytes()[..], &[row as u8; 32]].concat().repeat(2);
     let (_folder, files) = numbered_rows(8, distinct);
-    let mut plan = LoadPlan::new(files, None, Keep { float: None, quantized: Quantized::Packed });
+    let mut plan = LoadPlan::new(files, None, Keep { float: None, quantized: Quantized::Mlx });
     plan.linear(query, 64, 64).unwrap();
     let kept = collect(plan, 1);
     for (row, stored) in expected.iter().map(|stored| *stored as u8).enumerate() {

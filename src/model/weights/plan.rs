@@ -8,26 +8,41 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::files::WeightFiles;
+use super::foreign;
 use super::kernel::Kernel;
 use super::pieces::PieceReader;
-use super::types::{BlockFormat, ElementType, Encoding, RowOrder, Tensor};
-use crate::base::{Error, Result};
-use crate::model::config::{Affine, Override, Quantization};
+use super::types::{ElementType, Encoding, RowOrder, Tensor};
+use crate::base::Result;
+use crate::model::config::{Affine, Microscaled, Quantization};
 
 /// What becomes of quantised weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantized {
-    /// They stay packed, as MLX's affine triples.
-    Packed,
+    /// They stay packed where MLX's own operations take them so: affine triples with groups of 32, 64 and 128, and MLX's
+    /// other modes.
+    Mlx,
+    /// They stay packed where our kernels take them so: affine triples with groups of 16, 32, 64 and 128.
+    Kernels,
     /// They become float matrices.
     Dequantized,
+}
+
+impl Quantized {
+    /// Whether an affine triple can be used as it is.
+    pub(super) fn takes(self, affine: Affine) -> bool {
+        match self {
+            Quantized::Mlx => affine.is_possible(),
+            Quantized::Kernels => true,
+            Quantized::Dequantized => false,
+        }
+    }
 }
 
 /// The form in which weights are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
     /// The type of all floats, scales and biases among them; `None`: each keeps the file's own
-    /// (float16 for what comes from GGUF blocks).
+    /// (for what comes from GGUF blocks and MLX's other modes: one that holds it without loss).
     pub float: Option<ElementType>,
     pub quantized: Quantized,
 }
@@ -49,13 +64,17 @@ pub enum PlannedLinear {
     Plain { weight: usize },
     /// Packed numbers (uint32 `[out, in * bits / 32]`); scales and biases `[out, in / group]`.
     Affine { weight: usize, scales: usize, biases: usize, bits: u32, group: u32 },
+    /// Packed elements (uint32 `[out, in * bits / 32]`); scales uint8 `[out, in / group]`.
+    Microscaled { weight: usize, scales: usize, mode: Microscaled },
 }
 
 impl PlannedLinear {
     /// The index that names it: that of the numbers.
     pub fn weight(&self) -> usize {
         match *self {
-            PlannedLinear::Plain { weight } | PlannedLinear::Affine { weight, .. } => weight,
+            PlannedLinear::Plain { weight }
+            | PlannedLinear::Affine { weight, .. }
+            | PlannedLinear::Microscaled { weight, .. } => weight,
         }
     }
 
@@ -64,6 +83,7 @@ impl PlannedLinear {
         match *self {
             PlannedLinear::Plain { weight } => vec![weight],
             PlannedLinear::Affine { weight, scales, biases, .. } => vec![weight, scales, biases],
+            PlannedLinear::Microscaled { weight, scales, .. } => vec![weight, scales],
         }
     }
 }
@@ -85,9 +105,9 @@ pub(crate) struct Job {
 /// The plan of a load.
 #[derive(Debug)]
 pub struct LoadPlan {
-    files: Arc<WeightFiles>,
-    quantization: Option<Quantization>,
-    keep: Keep,
+    pub(super) files: Arc<WeightFiles>,
+    pub(super) quantization: Option<Quantization>,
+    pub(super) keep: Keep,
     kept: Vec<KeptTensor>,
     linears: Vec<PlannedLinear>,
     jobs: Vec<Job>,
@@ -138,22 +158,42 @@ impl LoadPlan {
 
     fn find_linear(&mut self, path: &str, out: usize, in_: usize) -> Result<PlannedLinear> {
         let name = format!("{path}.weight");
-        let index = self.files.position(&name).ok_or_else(|| self.files.missing(&name))?;
+        let Some(index) = self.files.position(&name) else {
+            return Err(foreign::error(&self.files, path).unwrap_or_else(|| self.files.missing(&name)));
+        };
         match self.files.tensors()[index].encoding {
             Encoding::Plain(ElementType::U32) => self.packed(path, index, out, in_),
-            Encoding::Block(format) if self.keep.quantized == Quantized::Packed => {
+            Encoding::Block(format) if self.keep.quantized.takes(format.affine()) => {
                 let index = self.take(&name, &[out, in_])?;
                 Ok(self.repacked(path, index, format, out, in_))
             }
-            _ => {
-                let index = self.take(&name, &[out, in_])?;
-                Ok(PlannedLinear::Plain { weight: self.plain(index, &name)? })
+            Encoding::Plain(element) if element.is_float() => self.plain_linear(&name, out, in_),
+            Encoding::Block(_) => self.plain_linear(&name, out, in_),
+            Encoding::Plain(_) | Encoding::Other(_) => {
+                match foreign::error(&self.files, path) {
+                    Some(error) => Err(error),
+                    // Tells what is wrong.
+                    None => self.plain_linear(&name, out, in_),
+                }
             }
         }
     }
 
+    /// A matrix that becomes one of floats.
+    fn plain_linear(&mut self, name: &str, out: usize, in_: usize) -> Result<PlannedLinear> {
+        let index = self.take(name, &[out, in_])?;
+        let weight = self.plain(index, name)?;
+        let kept = self.kept[weight].element.name();
+        let form = match self.files.tensors()[index].encoding {
+            Encoding::Block(format) => format!("{kept} (from {})", format.name()),
+            _ => kept.to_owned(),
+        };
+        self.count_form(form, out * in_);
+        Ok(PlannedLinear::Plain { weight })
+    }
+
     /// Finds a tensor, checks its shape and marks it as used.
-    fn take(&mut self, name: &str, shape: &[usize]) -> Result<usize> {
+    pub(super) fn take(&mut self, name: &str, shape: &[usize]) -> Result<usize> {
         let files = Arc::clone(&self.files);
         let tensor = files.require(name, shape)?;
         tensor.check_usable().map_err(|error| error.file(files.files()[tensor.file].path()))?;
@@ -168,7 +208,7 @@ impl LoadPlan {
         Ok(index)
     }
 
-    fn plain(&mut self, index: usize, name: &str) -> Result<usize> {
+    pub(super) fn plain(&mut self, index: usize, name: &str) -> Result<usize> {
         let files = Arc::clone(&self.files);
         let tensor = &files.tensors()[index];
         let (kernel, element) = match tensor.encoding {
@@ -177,8 +217,7 @@ impl LoadPlan {
                 _ => (Kernel::Copy { size: from.size() }, from),
             },
             Encoding::Block(format) => {
-                self.count_form(format!("from {}", format.name()), tensor.elements());
-                let to = self.keep.float.unwrap_or(ElementType::F16);
+                let to = self.keep.float.unwrap_or(ElementType::F32);
                 (Kernel::Blocks { format, to }, to)
             }
             Encoding::Plain(_) | Encoding::Other(_) => {
@@ -191,113 +230,14 @@ impl LoadPlan {
         Ok(target)
     }
 
-    fn repacked(
-        &mut self,
-        path: &str,
-        index: usize,
-        format: BlockFormat,
-        out: usize,
-        in_: usize,
-    ) -> PlannedLinear {
-        let (bits, group) = (format.bits(), BlockFormat::ELEMENTS as u32);
-        let float = self.keep.float.unwrap_or(ElementType::F16);
-        self.count_form(format!("affine {bits}-bit group {group} (from {})", format.name()), out * in_);
-        let shape = vec![out, in_ / BlockFormat::ELEMENTS];
-        let weight =
-            self.keep(format!("{path}.weight"), ElementType::U32, vec![out, in_ * bits as usize / 32]);
-        let scales = self.keep(format!("{path}.scales"), float, shape.clone());
-        let biases = self.keep(format!("{path}.biases"), float, shape);
-        let files = Arc::clone(&self.files);
-        let tensor = &files.tensors()[index];
-        self.push(
-            Kernel::Repack { format, float },
-            vec![index],
-            vec![weight, scales, biases],
-            tensor.rows,
-            tensor,
-        );
-        PlannedLinear::Affine { weight, scales, biases, bits, group }
-    }
-
-    /// A matrix that was packed by MLX. Width and group follow from the shapes; what the
-    /// configuration says of this very layer must agree.
-    fn packed(&mut self, path: &str, index: usize, out: usize, in_: usize) -> Result<PlannedLinear> {
-        let files = Arc::clone(&self.files);
-        let weight = &files.tensors()[index];
-        let said = self.quantization.as_ref().and_then(|quantization| quantization.of(path)).cloned();
-        if let Some(Override::Mode(mode)) = &said {
-            return Err(Error::unsupported(format!(
-                "{path} is quantised in the mode {mode}, which is not supported"
-            ))
-            .file(files.files()[weight.file].path())
-            .tensor(weight.stored_name())
-            .field(format!("quantization.{path}.mode")));
-        }
-        let scales_name = format!("{path}.scales");
-        let scales = files.get(&scales_name).ok_or_else(|| files.missing(&scales_name))?;
-        let affine = packed_parameters(&files, weight, scales, out, in_)?;
-        let expected = match said {
-            Some(Override::Affine(affine)) => Some(affine),
-            Some(Override::Default) => self.quantization.as_ref().map(|quantization| quantization.default),
-            Some(Override::Plain) => {
-                return Err(files.invalid(weight, "is packed, but the configuration says that it is not"));
-            }
-            Some(Override::Mode(_)) | None => None,
-        };
-        if let Some(expected) = expected
-            && expected != affine
-        {
-            return Err(files.invalid(
-                weight,
-                format!(
-                    "is packed with {} bits in groups of {}, but the configuration says {} bits in groups of {}",
-                    affine.bits, affine.group, expected.bits, expected.group
-                ),
-            ));
-        }
-        let groups_shape = [out, in_ / affine.group as usize];
-        let scales_index = self.take(&scales_name, &groups_shape)?;
-        let biases_name = format!("{path}.biases");
-        let biases_index = self.take(&biases_name, &groups_shape)?;
-        self.used[index] = true;
-        let (scales, biases) = (&files.tensors()[scales_index], &files.tensors()[biases_index]);
-        let scale_type = float_type(&files, scales)?;
-        if float_type(&files, biases)? != scale_type {
-            return Err(
-                files.invalid(biases, format!("has another type than the scales, {}", scale_type.name()))
-            );
-        }
-        if self.keep.quantized == Quantized::Dequantized {
-            let to = self.keep.float.unwrap_or(scale_type);
-            self.count_form(format!("from affine {}-bit group {}", affine.bits, affine.group), out * in_);
-            let target = self.keep(format!("{path}.weight"), to, vec![out, in_]);
-            let kernel = Kernel::Affine { affine, scales: scale_type, to };
-            let groups = out * groups_shape[1];
-            self.jobs.push(Job {
-                kernel,
-                sources: vec![index, scales_index, biases_index],
-                targets: vec![target],
-                groups,
-                row_groups: groups_shape[1],
-                rows: RowOrder::Natural,
-            });
-            return Ok(PlannedLinear::Plain { weight: target });
-        }
-        self.count_form(format!("affine {}-bit group {}", affine.bits, affine.group), out * in_);
-        let packed = self.keep(format!("{path}.weight"), ElementType::U32, weight.shape.clone());
-        self.push(Kernel::Copy { size: 4 }, vec![index], vec![packed], weight.rows, weight);
-        let scales = self.plain(scales_index, &scales_name)?;
-        let biases = self.plain(biases_index, &biases_name)?;
-        Ok(PlannedLinear::Affine { weight: packed, scales, biases, bits: affine.bits, group: affine.group })
-    }
-
-    fn keep(&mut self, name: String, element: ElementType, shape: Vec<usize>) -> usize {
+    pub(super) fn keep(&mut self, name: String, element: ElementType, shape: Vec<usize>) -> usize {
         let bytes = shape.iter().product::<usize>() as u64 * element.size() as u64;
         self.kept.push(KeptTensor { name, element, shape, bytes });
         self.kept.len() - 1
     }
 
-    fn push(
+    /// Converts `tensor`, and what goes with it.
+    pub(super) fn push(
         &mut self,
         kernel: Kernel,
         sources: Vec<usize>,
@@ -305,12 +245,24 @@ impl LoadPlan {
         rows: RowOrder,
         tensor: &Tensor,
     ) {
-        let groups = tensor.elements() / kernel.elements();
         let row = tensor.shape.get(1..).unwrap_or_default().iter().product::<usize>();
-        self.jobs.push(Job { kernel, sources, targets, groups, row_groups: row / kernel.elements(), rows });
+        self.push_elements(kernel, sources, targets, rows, [tensor.elements(), row]);
     }
 
-    fn count_form(&mut self, form: String, elements: usize) {
+    /// As `push`, of this many elements in all and in a row.
+    pub(super) fn push_elements(
+        &mut self,
+        kernel: Kernel,
+        sources: Vec<usize>,
+        targets: Vec<usize>,
+        rows: RowOrder,
+        elements: [usize; 2],
+    ) {
+        let [groups, row_groups] = elements.map(|elements| elements / kernel.elements());
+        self.jobs.push(Job { kernel, sources, targets, groups, row_groups, rows });
+    }
+
+    pub(super) fn count_form(&mut self, form: String, elements: usize) {
         *self.forms.entry(form).or_default() += elements;
     }
 
@@ -357,69 +309,23 @@ impl LoadPlan {
         read.map(|(tensor, _)| tensor.bytes).sum()
     }
 
-    /// How most weights are kept, such as `affine 4-bit group 32 (from Q4_1)` or `float32`.
+    /// How the matrices are kept, in the order of the elements that have each form, such as
+    /// `affine 4-bit group 32 (from Q4_K), affine 6-bit group 16 (from Q6_K)`, `bfloat16`, or
+    /// `float32 (from affine 4-bit group 64)`.
     pub fn description(&self) -> String {
-        let float = self.keep.float.unwrap_or_else(|| self.files.float_type()).name();
-        match self.forms.iter().max_by_key(|(_, elements)| **elements) {
-            Some((form, _)) if form.starts_with("affine") => form.clone(),
-            Some((form, _)) => format!("{float} ({form})"),
-            None => float.to_owned(),
+        if self.forms.is_empty() {
+            return self.keep.float.unwrap_or_else(|| self.files.float_type()).name().to_owned();
         }
+        let mut forms: Vec<(&str, usize)> =
+            self.forms.iter().map(|(form, elements)| (form.as_str(), *elements)).collect();
+        forms.sort_by_key(|(_, elements)| std::cmp::Reverse(*elements));
+        forms.into_iter().map(|(form, _)| form).collect::<Vec<_>>().join(", ")
     }
 
     /// Starts reading, with that many threads for conversions.
     pub fn pieces(self, threads: usize) -> PieceReader {
         PieceReader::new(self.files, self.jobs, threads)
     }
-}
-
-fn float_type(files: &WeightFiles, tensor: &Tensor) -> Result<ElementType> {
-    match tensor.encoding {
-        Encoding::Plain(element) if element.is_float() => Ok(element),
-        other => Err(files.invalid(tensor, format!("holds {}; floats are needed", other.name()))),
-    }
-}
-
-/// Width and group that the shapes of a packed matrix and its scales imply.
-fn packed_parameters(
-    files: &WeightFiles,
-    weight: &Tensor,
-    scales: &Tensor,
-    out: usize,
-    in_: usize,
-) -> Result<Affine> {
-    if scales.encoding == Encoding::Plain(ElementType::U8) {
-        return Err(Error::unsupported(format!(
-            "{} is quantised in a mode with 8-bit scales, which is not supported",
-            weight.stored_name()
-        ))
-        .file(files.files()[weight.file].path())
-        .tensor(weight.stored_name()));
-    }
-    let (&[weight_rows, columns], &[scale_rows, groups]) = (weight.shape.as_slice(), scales.shape.as_slice())
-    else {
-        return Err(files.invalid(weight, format!("has shape {:?}; a packed matrix is needed", weight.shape)));
-    };
-    let bits = columns.saturating_mul(32).checked_div(in_).unwrap_or(0);
-    let group = in_.checked_div(groups).unwrap_or(0);
-    let affine = Affine { bits: bits as u32, group: group as u32 };
-    let exact = weight_rows == out
-        && scale_rows == out
-        && columns.checked_mul(32) == bits.checked_mul(in_)
-        && group.checked_mul(groups) == Some(in_)
-        && u32::try_from(bits).is_ok()
-        && u32::try_from(group).is_ok()
-        && affine.is_possible();
-    if exact {
-        return Ok(affine);
-    }
-    Err(files.invalid(
-        weight,
-        format!(
-            "has shape {:?} and scales of shape {:?}, which no packing of a {out} by {in_} matrix gives",
-            weight.shape, scales.shape
-        ),
-    ))
 }
 
 #[cfg(test)]

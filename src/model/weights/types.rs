@@ -1,5 +1,6 @@
 //! What a weight file says of a tensor.
 
+use super::blocks::BlockFormat;
 use crate::base::{Error, Result};
 
 /// Element types that an MLX array can have and that weight files use.
@@ -53,53 +54,12 @@ impl ElementType {
     }
 }
 
-/// GGUF block formats that can be used: 32 elements of a row share a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BlockFormat {
-    /// float16 scale, 32 × 4 bits: `scale * (q - 8)`.
-    Q4_0,
-    /// float16 scale, float16 minimum, 32 × 4 bits: `scale * q + minimum`.
-    Q4_1,
-    /// float16 scale, 32 × int8: `scale * q`.
-    Q8_0,
-}
-
-impl BlockFormat {
-    /// Elements of a block, and of a group of the affine triple it becomes.
-    pub const ELEMENTS: usize = 32;
-
-    /// Bytes of a block.
-    pub const fn bytes(self) -> usize {
-        match self {
-            BlockFormat::Q4_0 => 18,
-            BlockFormat::Q4_1 => 20,
-            BlockFormat::Q8_0 => 34,
-        }
-    }
-
-    /// Bits of an element in the affine triple.
-    pub const fn bits(self) -> u32 {
-        match self {
-            BlockFormat::Q4_0 | BlockFormat::Q4_1 => 4,
-            BlockFormat::Q8_0 => 8,
-        }
-    }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            BlockFormat::Q4_0 => "Q4_0",
-            BlockFormat::Q4_1 => "Q4_1",
-            BlockFormat::Q8_0 => "Q8_0",
-        }
-    }
-}
-
 /// How a tensor's elements are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     Plain(ElementType),
     Block(BlockFormat),
-    /// A known format that cannot be used yet, such as `Q6_K` or `F8_E4M3`.
+    /// A known format that cannot be used yet, such as `IQ4_XS` or `F8_E4M3`.
     Other(&'static str),
 }
 

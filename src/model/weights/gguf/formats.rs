@@ -1,6 +1,7 @@
 //! The tensor formats of GGUF by their numbers.
 
-use super::super::types::{BlockFormat, ElementType, Encoding};
+use super::super::blocks::BlockFormat;
+use super::super::types::{ElementType, Encoding};
 
 /// How a format stores a row: `elements` neighbours take `bytes`.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +20,7 @@ pub(super) fn storage(number: u32) -> Option<StorageFormat> {
     };
     let block = |format: BlockFormat| StorageFormat {
         encoding: Encoding::Block(format),
-        elements: BlockFormat::ELEMENTS as u64,
+        elements: format.elements() as u64,
         bytes: format.bytes() as u64,
     };
     let other = |name: &'static str, elements: u64, bytes: u64| StorageFormat {
@@ -32,14 +33,14 @@ pub(super) fn storage(number: u32) -> Option<StorageFormat> {
         1 => plain(ElementType::F16),
         2 => block(BlockFormat::Q4_0),
         3 => block(BlockFormat::Q4_1),
-        6 => other("Q5_0", 32, 22),
-        7 => other("Q5_1", 32, 24),
+        6 => block(BlockFormat::Q5_0),
+        7 => block(BlockFormat::Q5_1),
         8 => block(BlockFormat::Q8_0),
-        10 => other("Q2_K", 256, 84),
-        11 => other("Q3_K", 256, 110),
-        12 => other("Q4_K", 256, 144),
-        13 => other("Q5_K", 256, 176),
-        14 => other("Q6_K", 256, 210),
+        10 => block(BlockFormat::Q2K),
+        11 => block(BlockFormat::Q3K),
+        12 => block(BlockFormat::Q4K),
+        13 => block(BlockFormat::Q5K),
+        14 => block(BlockFormat::Q6K),
         16 => other("IQ2_XXS", 256, 66),
         17 => other("IQ2_XS", 256, 74),
         18 => other("IQ3_XXS", 256, 98),

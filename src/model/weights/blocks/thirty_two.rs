@@ -1,39 +1,45 @@
-//! GGUF's block formats: to float values, and to MLX's affine triples.
+//! Blocks of 32 elements with one scale.
 //!
-//! A block holds 32 neighbours of a row. In the 4-bit formats byte `j` holds element `j` in its
-//! low half and element `j + 16` in its high half; MLX packs neighbours into one byte, the
-//! earlier one low. An affine element is `scale * q + bias` with q unsigned.
+//! In the 4-bit formats byte `j` holds element `j` in its low half and element `j + 16` in its high half; MLX
+//! packs neighbours into one byte, the earlier one low. The fifth bits of the 5-bit formats stand together
+//! in a word, that of element `j` at bit `j`.
 
 use half::f16;
 
-use super::cast::{cast, decode, encode};
-use super::types::{BlockFormat, ElementType};
+use super::BlockFormat;
+use super::numbers::{pack, squeeze};
+use crate::model::weights::cast::{cast, decode, encode};
+use crate::model::weights::types::ElementType;
 
-const ELEMENTS: usize = BlockFormat::ELEMENTS;
+const ELEMENTS: usize = 32;
 
 /// Blocks as elements of the float type `to`.
-pub(crate) fn dequantize(format: BlockFormat, blocks: &[u8], to: ElementType, output: &mut [u8]) {
+pub(super) fn dequantize(format: BlockFormat, blocks: &[u8], to: ElementType, output: &mut [u8]) {
+    match format {
+        BlockFormat::Q4_0 => convert(q4_0, blocks, to, output),
+        BlockFormat::Q4_1 => convert(q4_1, blocks, to, output),
+        BlockFormat::Q5_0 => convert(q5_0, blocks, to, output),
+        BlockFormat::Q5_1 => convert(q5_1, blocks, to, output),
+        BlockFormat::Q8_0 => convert(q8_0, blocks, to, output),
+        other => debug_assert!(false, "{} has other blocks", other.name()),
+    }
+}
+
+/// `values` of each block. Inlined for each format, so that the inner loops become straight vector code.
+#[inline]
+fn convert<const BLOCK: usize>(
+    values: impl Fn(&[u8; BLOCK]) -> [f32; ELEMENTS],
+    blocks: &[u8],
+    to: ElementType,
+    output: &mut [u8],
+) {
+    if to == ElementType::F32 {
+        each(blocks, output, |block, out| store(values(block), out));
+        return;
+    }
     let step = ELEMENTS * to.size();
-    // A loop of its own for each format and type: the inner loops become straight vector code.
-    match (format, to) {
-        (BlockFormat::Q4_0, ElementType::F32) => each(blocks, output, |block, out| store(q4_0(block), out)),
-        (BlockFormat::Q4_1, ElementType::F32) => each(blocks, output, |block, out| store(q4_1(block), out)),
-        (BlockFormat::Q8_0, ElementType::F32) => each(blocks, output, |block, out| store(q8_0(block), out)),
-        (BlockFormat::Q4_0, _) => {
-            for (block, out) in blocks.as_chunks().0.iter().zip(output.chunks_exact_mut(step)) {
-                encode(to, &q4_0(block), out);
-            }
-        }
-        (BlockFormat::Q4_1, _) => {
-            for (block, out) in blocks.as_chunks().0.iter().zip(output.chunks_exact_mut(step)) {
-                encode(to, &q4_1(block), out);
-            }
-        }
-        (BlockFormat::Q8_0, _) => {
-            for (block, out) in blocks.as_chunks().0.iter().zip(output.chunks_exact_mut(step)) {
-                encode(to, &q8_0(block), out);
-            }
-        }
+    for (block, out) in blocks.as_chunks().0.iter().zip(output.chunks_exact_mut(step)) {
+        encode(to, &values(block), out);
     }
 }
 
@@ -82,6 +88,28 @@ fn q4_1(block: &[u8; 20]) -> [f32; ELEMENTS] {
     nibbles(&block[4..]).map(|number| scale * f32::from(number) + minimum)
 }
 
+/// The 5-bit numbers of a word of fifth bits and 16 bytes.
+#[inline]
+fn fives(fifths: &[u8], packed: &[u8]) -> [u8; ELEMENTS] {
+    let mut numbers = nibbles(packed);
+    for (index, number) in numbers.iter_mut().enumerate() {
+        *number |= (fifths[index / 8] >> (index % 8) & 1) << 4;
+    }
+    numbers
+}
+
+#[inline]
+fn q5_0(block: &[u8; 22]) -> [f32; ELEMENTS] {
+    let scale = half_at(block, 0);
+    fives(&block[2..6], &block[6..]).map(|number| scale * f32::from(number as i8 - 16))
+}
+
+#[inline]
+fn q5_1(block: &[u8; 24]) -> [f32; ELEMENTS] {
+    let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
+    fives(&block[4..8], &block[8..]).map(|number| scale * f32::from(number) + minimum)
+}
+
 #[inline]
 fn q8_0(block: &[u8; 34]) -> [f32; ELEMENTS] {
     let scale = half_at(block, 0);
@@ -95,16 +123,15 @@ fn q8_0(block: &[u8; 34]) -> [f32; ELEMENTS] {
 /// Blocks whose scales are converted at once.
 const BATCH: usize = 256;
 
-/// Blocks as affine triples, element for element as MLX's own GGUF reader makes them: packed
-/// numbers (as bytes of little-endian u32), scales and biases. MLX gives scales and biases in
-/// float16; they are converted from there to `float`.
-pub(crate) fn repack(
+/// Blocks as affine triples, element for element as MLX's own GGUF reader makes those that it knows. MLX gives
+/// scales and biases in float16; they are converted from there to `float`.
+pub(super) fn repack(
     format: BlockFormat,
     blocks: &[u8],
     float: ElementType,
     [packed, scales, biases]: [&mut [u8]; 3],
 ) {
-    let packed_step = ELEMENTS * format.bits() as usize / 8;
+    let packed_step = ELEMENTS * format.affine().bits as usize / 8;
     let targets = packed
         .chunks_mut(BATCH * packed_step)
         .zip(scales.chunks_mut(BATCH * float.size()).zip(biases.chunks_mut(BATCH * float.size())));
@@ -127,6 +154,20 @@ pub(crate) fn repack(
                     *packed = pack_nibbles(numbers);
                 }
             }
+            BlockFormat::Q5_0 => {
+                for (index, (block, packed)) in batch::<22, 20>(blocks, packed) {
+                    parameters.scales[index] = [block[0], block[1]];
+                    pack::<5>(&fives(&block[2..6], &block[6..]), packed);
+                }
+                parameters.scaled_biases(-16.0);
+            }
+            BlockFormat::Q5_1 => {
+                for (index, (block, packed)) in batch::<24, 20>(blocks, packed) {
+                    parameters.scales[index] = [block[0], block[1]];
+                    parameters.biases[index] = [block[2], block[3]];
+                    pack::<5>(&fives(&block[4..8], &block[8..]), packed);
+                }
+            }
             BlockFormat::Q8_0 => {
                 for (index, (block, packed)) in batch::<34, 32>(blocks, packed) {
                     let [low, high, numbers @ ..] = block;
@@ -136,6 +177,7 @@ pub(crate) fn repack(
                 }
                 parameters.scaled_biases(-128.0);
             }
+            other => debug_assert!(false, "{} has other blocks", other.name()),
         }
         let count = blocks.len() / format.bytes();
         put_halves(&parameters.scales[..count], float, scales);
@@ -179,20 +221,8 @@ fn batch<'a, const BLOCK: usize, const PACKED: usize>(
 #[inline]
 fn pack_nibbles(numbers: &[u8; 16]) -> [u8; 16] {
     let numbers = u128::from_le_bytes(*numbers);
-    let (low, high) = (squeeze(numbers), squeeze(numbers >> 4));
-    (u128::from(low) | u128::from(high) << 64).to_le_bytes()
-}
-
-/// The low halves of 16 bytes, moved together.
-#[inline]
-fn squeeze(numbers: u128) -> u64 {
-    let half = |eight: u64| {
-        let pairs = eight & 0x0f0f_0f0f_0f0f_0f0f;
-        let bytes = (pairs | pairs >> 4) & 0x00ff_00ff_00ff_00ff;
-        let words = (bytes | bytes >> 8) & 0x0000_ffff_0000_ffff;
-        (words | words >> 16) & 0xffff_ffff
-    };
-    half(numbers as u64) | half((numbers >> 64) as u64) << 32
+    let half = |numbers: u128| squeeze::<4>(numbers as u64) | squeeze::<4>((numbers >> 64) as u64) << 32;
+    (u128::from(half(numbers)) | u128::from(half(numbers >> 4)) << 64).to_le_bytes()
 }
 
 fn put_halves(halves: &[[u8; 2]], to: ElementType, out: &mut [u8]) {
@@ -202,7 +232,3 @@ fn put_halves(halves: &[[u8; 2]], to: ElementType, out: &mut [u8]) {
         _ => cast(ElementType::F16, halves.as_flattened(), to, out),
     }
 }
-
-#[cfg(test)]
-#[path = "blocks_tests.rs"]
-mod tests;

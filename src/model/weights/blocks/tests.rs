@@ -1,7 +1,11 @@
-//! Blocks by hand; whole tensors are compared with other implementations in `fixture_tests`.
+//! Blocks of 32 elements by hand; whole tensors are compared with other implementations in `fixture_tests`.
 
-use super::super::testing::to_floats;
+use half::f16;
+
 use super::*;
+use crate::model::weights::testing::to_floats;
+
+const ELEMENTS: usize = 32;
 
 const HALF_ONE: [u8; 2] = [0x00, 0x3c];
 const HALF_TWO: [u8; 2] = [0x00, 0x40];
@@ -14,7 +18,7 @@ fn values(format: BlockFormat, block: &[u8]) -> Vec<f32> {
 
 /// Packed numbers, scale and bias.
 fn triple(format: BlockFormat, block: &[u8]) -> (Vec<u8>, [u8; 2], [u8; 2]) {
-    let (mut packed, mut scale, mut bias) = (vec![0; 4 * format.bits() as usize], [0; 2], [0; 2]);
+    let (mut packed, mut scale, mut bias) = (vec![0; 4 * format.affine().bits as usize], [0; 2], [0; 2]);
     repack(format, block, ElementType::F16, [&mut packed, &mut scale, &mut bias]);
     (packed, scale, bias)
 }

@@ -18,6 +18,17 @@ class Mismatch(AssertionError):
     """The library and the reference differ."""
 
 
+#: How far scores of float32 arithmetic in another order may lie apart. A random model amplifies the last bits; a
+#: weight that is read wrongly gives a hundred times as much.
+BOUND = 1e-4
+
+
+def distance(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """The root mean square of the differences over that of the scores."""
+    wide = expected.astype(np.float64)
+    return float(np.sqrt(np.square(found - wide).mean() / np.square(wide).mean()))
+
+
 @dataclass(frozen=True)
 class Expected:
     """What mlx-lm says about a prompt."""

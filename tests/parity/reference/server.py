@@ -42,6 +42,10 @@ class Server:
     def make_tiny(self, folder: str, case: Dict[str, Any], prompts: Any) -> Any:
         return tiny.make(Path(folder), case, prompts)
 
+    def float32_of(self, folder: str, out: str) -> None:
+        """Writes the model in `folder` to the folder `out`, with all weights as the float32 that they stand for."""
+        tiny.write_float32(self.model(folder), Path(folder), Path(out))
+
     def run(
         self,
         folder: str,

@@ -60,7 +60,7 @@ def make(folder: Path, case: Dict[str, Any], prompts: List[List[int]]) -> Dict[s
     """Makes the model of `case` in `folder`; searches a gain under which greedy output varies.
 
     `case` has `config` (changes to BASE; null takes a field away), `dtype`, optionally `quantize` (group_size, bits,
-    and `layers`: other widths by module path), `shards`, and `embedding`, the size of embeddings.
+    perhaps mode, and `layers`: other parameters by module path), `shards`, and `embedding`, the size of embeddings.
     """
     config = {**BASE, **case.get("config", {})}
     config = {name: value for name, value in config.items() if value is not None}
@@ -80,6 +80,7 @@ def make(folder: Path, case: Dict[str, Any], prompts: List[List[int]]) -> Dict[s
                 saved,
                 quantize["group_size"],
                 quantize["bits"],
+                mode=quantize.get("mode", "affine"),
                 quant_predicate=lambda path, _: layers.get(path, True),
             )
         mx.eval(model.parameters())
@@ -96,6 +97,36 @@ def make(folder: Path, case: Dict[str, Any], prompts: List[List[int]]) -> Dict[s
         _split(folder, count)
     write_tokenizer(folder)
     return {"gain": gain, "distinct": distinct}
+
+
+def write_float32(model: Any, folder: Path, out: Path) -> None:
+    """The weights of `model`, quantised or not, as a float32 model beside `folder`'s configuration."""
+    packed = {name: module for name, module in model.named_modules() if hasattr(module, "bits")}
+    weights = {}
+    for name, value in tree_flatten(model.parameters()):
+        path, part = name.rsplit(".", 1)
+        if path not in packed or part == "bias":
+            weights[name] = value.astype(mx.float32)
+        elif part == "weight":
+            module = packed[path]
+            scales, biases = module.scales, getattr(module, "biases", None)
+            if biases is not None:
+                scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
+            weights[name] = mx.dequantize(
+                value,
+                scales,
+                biases,
+                module.group_size,
+                module.bits,
+                mode=module.mode,
+                dtype=mx.float32,
+            )
+    config = json.loads((folder / "config.json").read_text())
+    for section in ("quantization", "quantization_config"):
+        config.pop(section, None)
+    out.mkdir(parents=True)
+    mx.save_safetensors(str(out / "model.safetensors"), weights, metadata={"format": "mlx"})
+    save_config(config, config_path=out / "config.json")
 
 
 def _split(folder: Path, count: int) -> None:

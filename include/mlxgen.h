@@ -915,6 +915,69 @@ typedef struct {
 typedef void (*mlxgen_wakeup_callback)(void *user);
 
 /**
+ * What a model with one cache set would take, told from its headers. All sizes are bytes. Set it up with
+ * mlxgen_memory_estimate_init.
+ */
+typedef struct {
+    /**
+     * Bytes of this struct, as the caller knows it.
+     */
+    size_t struct_size;
+    /**
+     * That the weights would occupy: the `weight_bytes` of the loaded model.
+     */
+    uint64_t weight_bytes;
+    /**
+     * Of the files that a load would read.
+     */
+    uint64_t file_bytes;
+    /**
+     * The most that a load would take at once, the weights included.
+     */
+    uint64_t load_bytes;
+    /**
+     * Of each further token in a cache set, once precision is reduced and as long as no window is full.
+     */
+    uint64_t cache_bytes_per_token;
+    /**
+     * Of a cache set with `context` tokens, its room for the next ones included.
+     */
+    uint64_t cache_bytes;
+    /**
+     * Transient, of the greatest forward up to `context` tokens.
+     */
+    uint64_t workspace_bytes;
+    /**
+     * Weights, cache set and workspace together, or `load_bytes` if that is more.
+     */
+    uint64_t total_bytes;
+    /**
+     * The tokens that `cache_bytes`, `workspace_bytes`, `total_bytes` and `fits` are about.
+     */
+    uint64_t context;
+    /**
+     * Most tokens of the cache set, memory aside.
+     */
+    uint64_t context_limit;
+    /**
+     * What `total_bytes` was compared with.
+     */
+    uint64_t budget;
+    /**
+     * Most tokens whose `total_bytes` are within the budget; 0 if the model itself is not.
+     */
+    uint64_t max_context;
+    /**
+     * 1 if `context` is at most `max_context`, else 0.
+     */
+    int32_t fits;
+    /**
+     * 0.
+     */
+    int32_t reserved;
+} mlxgen_memory_estimate;
+
+/**
  * Success.
  */
 #define MLXGEN_OK 0
@@ -1863,6 +1926,39 @@ mlxgen_stream *mlxgen_stream_retain(mlxgen_stream *stream);
  * Since: 0.1.
  */
 void mlxgen_stream_release(mlxgen_stream *stream);
+
+/**
+ * Sets an estimate to zeros. Pass `sizeof(mlxgen_memory_estimate)` as `struct_size`.
+ *
+ * Threads: any thread.
+ * Ownership: `struct_size` bytes at `estimate` are written.
+ * Codes: OK, INVALID_ARGUMENT (`estimate` is NULL, or `struct_size` is not that of this struct in any version).
+ * Since: 0.1.
+ */
+mlxgen_status mlxgen_memory_estimate_init(mlxgen_memory_estimate *estimate,
+                                          size_t struct_size);
+
+/**
+ * Tells what a model and a cache set of it would take, from its configuration and the headers of its weights alone.
+ * `engine` decides where it would compute and, for `budget` 0, what there is: its limit; NULL stands for an engine with
+ * the defaults, whose limit is three quarters of the memory. NULL as `model_options` or `cache_options` means the
+ * defaults; no progress is told. `context` 0 stands for the most tokens that there can be. Nothing
+ * is loaded or set aside, what the engine holds already is not counted, and no later call depends on the answer.
+ *
+ * Threads: any thread.
+ * Ownership: `path`, `model_options` and `cache_options` are read during the call. `out` is yours; set its `struct_size` before the call.
+ * Codes: OK, CANCELLED, INVALID_ARGUMENT, NOT_FOUND, INVALID_MODEL, UNSUPPORTED, OUT_OF_MEMORY (for the headers), IO.
+ * Since: 0.1.
+ */
+mlxgen_status mlxgen_model_estimate(const mlxgen_engine *engine,
+                                    const char *path,
+                                    size_t path_size,
+                                    const mlxgen_model_options *model_options,
+                                    const mlxgen_cache_options *cache_options,
+                                    uint64_t context,
+                                    uint64_t budget,
+                                    mlxgen_memory_estimate *out,
+                                    mlxgen_error **out_error);
 
 /**
  * Makes an empty part of kind MLXGEN_PART_TOKENS. Pass `sizeof(mlxgen_prompt_part)` as

@@ -35,6 +35,35 @@ pub struct ModelInfo {
     pub has_chat_template: bool,
 }
 
+/// What a model with one cache set would take, told from headers alone. Sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryEstimate {
+    /// That the weights would occupy.
+    pub weight_bytes: u64,
+    /// Of the files that a load reads.
+    pub file_bytes: u64,
+    /// The most that a load takes at once, the weights included.
+    pub load_bytes: u64,
+    /// Of each further token, as long as no window is full.
+    pub cache_bytes_per_token: u64,
+    /// Of the cache set with `context` tokens.
+    pub cache_bytes: u64,
+    /// Transient, of the greatest forward up to `context` tokens.
+    pub workspace_bytes: u64,
+    /// Weights, cache set and workspace, or the load if that takes more.
+    pub total_bytes: u64,
+    /// Tokens that were asked about.
+    pub context: u64,
+    /// Most tokens of the cache set, memory aside.
+    pub context_limit: u64,
+    /// That `total_bytes` was compared with.
+    pub budget: u64,
+    /// Most tokens that fit into the budget; 0 if the model itself does not.
+    pub max_context: u64,
+    /// Whether `context` is at most `max_context`, and the model fits.
+    pub fits: bool,
+}
+
 /// Memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryInfo {

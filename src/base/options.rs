@@ -84,6 +84,13 @@ pub struct CacheOptions {
     pub pages: Option<PageOptions>,
 }
 
+impl CacheOptions {
+    /// Most tokens that the set may hold, the model's context limit aside.
+    pub fn most_tokens(&self) -> u64 {
+        if self.capacity == 0 { u64::MAX } else { self.capacity }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AffineOptions {
     pub layers: AffineLayers,

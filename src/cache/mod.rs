@@ -11,6 +11,7 @@ mod attachments_tests;
 mod codec;
 mod composite;
 mod encoding;
+mod expected;
 mod full;
 mod growing;
 mod latent;

@@ -49,11 +49,11 @@ pub struct Scheme {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct LayerScheme {
-    needs: LayerNeeds,
+pub(super) struct LayerScheme {
+    pub(super) needs: LayerNeeds,
     /// A window that the set's options ask for.
     window: Option<WindowOptions>,
-    planned: Option<Planned>,
+    pub(super) planned: Option<Planned>,
 }
 
 impl Scheme {
@@ -151,11 +151,33 @@ impl Scheme {
         Ok(Box::new(SegmentedCache::new(form, layer.needs.sizes, segment, visible, pools)?))
     }
 
-    fn segment_tokens(&self, visible: Visible) -> usize {
+    pub(super) fn segment_tokens(&self, visible: Visible) -> usize {
         match self.pages {
             Some(pages) if visible.window.is_none() => pages.tokens as usize,
             _ => SEGMENT,
         }
+    }
+
+    pub(super) fn layers(&self) -> &[LayerScheme] {
+        &self.layers
+    }
+
+    pub(super) fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    pub(super) fn pages(&self) -> Option<PageOptions> {
+        self.pages
+    }
+
+    /// Most tokens of a forward of a prompt.
+    pub(super) fn chunk(&self) -> u64 {
+        self.chunk
+    }
+
+    /// Whether a layer's keys and values never lie there in full precision if they are to be reduced from the start.
+    pub(super) fn reduces_at_once(&self, layer: &LayerScheme) -> bool {
+        self.backing == Backing::Segments || self.pages.is_some() && layer.window_and_keep().is_none()
     }
 
     pub fn maintenance(&self) -> &Maintenance {
@@ -165,6 +187,28 @@ impl Scheme {
     /// Most bytes that a state of `tokens` tokens occupies, the room for more included.
     pub fn bytes_for(&self, tokens: u64) -> u64 {
         self.layers.iter().map(|layer| self.layer_bytes(layer, tokens)).fold(0, u64::saturating_add)
+    }
+
+    /// Most tokens of a set: what its pages take where their number is limited and a layer keeps all tokens.
+    pub fn most_tokens(&self) -> u64 {
+        match self.pages {
+            Some(pages)
+                if pages.capacity > 0
+                    && self.layers.iter().any(|layer| layer.window_and_keep().is_none()) =>
+            {
+                pages.capacity.div_ceil(u64::from(pages.tokens)).saturating_mul(u64::from(pages.tokens))
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// Bytes of each further token's keys and values once precision is reduced, as long as no window is full.
+    pub fn bytes_per_token(&self) -> u64 {
+        let of_layer = |layer: &LayerScheme| match layer.planned {
+            Some(planned) => self.encoded_bytes(layer.needs.sizes, planned.precision),
+            None => self.float_bytes(layer.needs.sizes),
+        };
+        self.layers.iter().map(of_layer).fold(0, u64::saturating_add)
     }
 
     fn layer_bytes(&self, layer: &LayerScheme, tokens: u64) -> u64 {
@@ -199,12 +243,12 @@ impl Scheme {
         }
     }
 
-    fn float_bytes(&self, sizes: KvSizes) -> u64 {
+    pub(super) fn float_bytes(&self, sizes: KvSizes) -> u64 {
         (sizes.kv_heads * (sizes.key_dims + sizes.value_dims) * self.dtype.size()) as u64
     }
 
     /// Bytes of a token's keys and values.
-    fn encoded_bytes(&self, sizes: KvSizes, precision: Precision) -> u64 {
+    pub(super) fn encoded_bytes(&self, sizes: KvSizes, precision: Precision) -> u64 {
         if self.backing == Backing::Segments
             && let Ok(bytes) = SegmentedCache::bytes_per_token(form_of(precision), sizes)
         {
@@ -230,12 +274,12 @@ impl Scheme {
 impl LayerScheme {
     /// The window of the layer's own or of the set's options, what it keeps included, and how many of the first tokens
     /// it keeps.
-    fn window_and_keep(&self) -> Option<(usize, usize)> {
+    pub(super) fn window_and_keep(&self) -> Option<(usize, usize)> {
         let asked = self.window.map(|WindowOptions { tokens, keep }| (tokens as usize, keep as usize));
         self.needs.window.map(|window| (window, 0)).or(asked)
     }
 
-    fn visible(&self) -> Visible {
+    pub(super) fn visible(&self) -> Visible {
         match self.window_and_keep() {
             Some((window, keep)) => Visible { window: Some(window - keep), keep },
             None => Visible::default(),

@@ -16,7 +16,7 @@ use crate::mlx::{Array, Dtype, Mask};
 pub const SEGMENT: usize = 256;
 
 /// Tokens that a window keeps beyond its own, so that as many of the latest can be forgotten again.
-const BEHIND: usize = 64;
+pub(super) const BEHIND: usize = 64;
 
 /// The sizes of the keys and values of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,7 +40,7 @@ impl Budget {
 
     /// 0 stands for the default.
     pub fn set_limits(&self, limit: u64, pool_limit: u64) {
-        let limit = if limit == 0 { memory::total() / 4 * 3 } else { limit };
+        let limit = if limit == 0 { default_limit() } else { limit };
         let pool_limit = if pool_limit == 0 { POOL.min(limit / 8) } else { pool_limit };
         self.limit.store(limit, Ordering::Relaxed);
         self.pool_limit.store(pool_limit, Ordering::Relaxed);
@@ -116,6 +116,11 @@ impl Budget {
         self.models.fetch_add(bytes, Ordering::Relaxed);
         ModelCharge { budget: Arc::clone(self), bytes }
     }
+}
+
+/// The limit of an engine that asks for none.
+pub fn default_limit() -> u64 {
+    memory::total() / 4 * 3
 }
 
 /// What the system could give, less what is promised.

@@ -6,6 +6,7 @@
 mod budget;
 mod cache_set;
 mod engine_handle;
+mod estimate;
 mod fork;
 mod gate;
 mod memory;
@@ -20,6 +21,7 @@ mod stream;
 
 pub use cache_set::CacheSet;
 pub use engine_handle::Engine;
+pub use estimate::estimate_model;
 pub use fork::in_forked_child;
 pub use model::Model;
 pub use owner::{on_owner_thread, shutdown};

@@ -135,7 +135,7 @@ versioned!(
     mlxgen_cache_description { struct_size: 0, tokens: 0, capacity: 0, bytes: 0, layers: 0, trimmable: 0 }
 );
 
-fn read_options(call: &Call, options: &mlxgen_cache_options) -> Result<CacheOptions> {
+pub(super) fn read_options(call: &Call, options: &mlxgen_cache_options) -> Result<CacheOptions> {
     let types = [
         (MLXGEN_KV_AUTO, KvType::Auto),
         (MLXGEN_KV_FLOAT32, KvType::Float32),

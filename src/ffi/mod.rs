@@ -26,6 +26,7 @@ pub mod status;
 pub mod cache;
 pub mod cancel;
 pub mod engine;
+pub mod estimate;
 pub mod event;
 pub mod library;
 pub mod model;

@@ -236,7 +236,7 @@ impl ModelObject {
     }
 }
 
-fn read_options(options: &mlxgen_model_options) -> Result<ModelOptions> {
+pub(super) fn read_options(options: &mlxgen_model_options) -> Result<ModelOptions> {
     let numerics = [(MLXGEN_NUMERICS_FAST, Numerics::Fast), (MLXGEN_NUMERICS_EXACT, Numerics::Exact)];
     let types = [
         (MLXGEN_COMPUTE_AUTO, ComputeType::Auto),

@@ -54,7 +54,12 @@ impl Call {
     /// The options at `pointer`, the argument `options`, with defaults for what an older caller
     /// does not know; NULL gives the defaults.
     pub(super) fn options<T: Versioned>(&self, pointer: *const T) -> Result<T> {
-        if pointer.is_null() { Ok(T::defaults()) } else { self.read(pointer, "options") }
+        self.options_of(pointer, "options")
+    }
+
+    /// The same for the argument `field`.
+    pub(super) fn options_of<T: Versioned>(&self, pointer: *const T, field: &str) -> Result<T> {
+        if pointer.is_null() { Ok(T::defaults()) } else { self.read(pointer, field) }
     }
 
     /// The same for the argument `field`, which cannot be NULL.

@@ -2,6 +2,7 @@
 
 pub mod append;
 pub mod backend;
+pub mod estimate;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod generation;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use super::estimate::MemoryNeeds;
 use crate::base::event::TokenLogprobs;
 use crate::base::info::{LayerCacheInfo, ModelInfo};
 use crate::base::options::{CacheOptions, EngineOptions, ModelOptions, Sampling};
@@ -34,6 +35,17 @@ pub trait Backend: Send + Sync {
         options: &ModelOptions,
         cancel: &CancelToken,
     ) -> Result<Box<dyn ModelSource>>;
+
+    /// What the model and a cache set of it would take. Reads configuration and headers; no tokenizer and no weight.
+    /// Any thread; the errors are those of `open_model` and of a new state.
+    fn memory_needs(
+        &self,
+        path: &Path,
+        engine: &EngineOptions,
+        options: &ModelOptions,
+        cache: &CacheOptions,
+        cancel: &CancelToken,
+    ) -> Result<Box<dyn MemoryNeeds>>;
 }
 
 /// Bytes that the back end's arrays take.

@@ -38,6 +38,7 @@ void every_function_is_refused(const struct objects *objects, const char *mark)
     mlxgen_chat_options chat_options = {.struct_size = 77};
     mlxgen_model_options model_options = {.struct_size = 77};
     mlxgen_model_description about = {.struct_size = sizeof about, .bos = 77};
+    mlxgen_memory_estimate estimate = {.struct_size = sizeof estimate, .budget = 77};
     mlxgen_cache_options cache_options = {.struct_size = 77};
     mlxgen_cache_description held = {.struct_size = sizeof held, .tokens = 77};
     mlxgen_event event = {.struct_size = sizeof event, .kind = 77};
@@ -49,6 +50,7 @@ void every_function_is_refused(const struct objects *objects, const char *mark)
     REFUSED(mlxgen_chat_options_init, &chat_options, sizeof chat_options);
     REFUSED(mlxgen_model_options_init, &model_options, sizeof model_options);
     REFUSED(mlxgen_model_description_init, &about, sizeof about);
+    REFUSED(mlxgen_memory_estimate_init, &estimate, sizeof estimate);
     REFUSED(mlxgen_cache_options_init, &cache_options, sizeof cache_options);
     REFUSED(mlxgen_cache_description_init, &held, sizeof held);
     REFUSED(mlxgen_event_init, &event, sizeof event);
@@ -96,6 +98,8 @@ void every_function_is_refused(const struct objects *objects, const char *mark)
     NONE(mlxgen_model, model);
     REFUSED(mlxgen_model_load, all->engine, path, strlen(path), NULL, &model, &error);
     IS_NULL(model);
+    REFUSED(mlxgen_model_estimate, NULL, path, strlen(path), NULL, NULL, 0, 0, &estimate, &error);
+    CHECK(estimate.budget == 77);
     REFUSED(mlxgen_model_info, all->model, &about, &error);
     CHECK(about.bos == 77);
     tokenizer = (mlxgen_tokenizer *)objects;

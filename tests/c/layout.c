@@ -106,6 +106,22 @@ FIELD(mlxgen_cache_description, bytes, 24, 8);
 FIELD(mlxgen_cache_description, layers, 32, 4);
 FIELD(mlxgen_cache_description, trimmable, 36, 4);
 
+SIZE(mlxgen_memory_estimate, 104);
+FIELD(mlxgen_memory_estimate, struct_size, 0, 8);
+FIELD(mlxgen_memory_estimate, weight_bytes, 8, 8);
+FIELD(mlxgen_memory_estimate, file_bytes, 16, 8);
+FIELD(mlxgen_memory_estimate, load_bytes, 24, 8);
+FIELD(mlxgen_memory_estimate, cache_bytes_per_token, 32, 8);
+FIELD(mlxgen_memory_estimate, cache_bytes, 40, 8);
+FIELD(mlxgen_memory_estimate, workspace_bytes, 48, 8);
+FIELD(mlxgen_memory_estimate, total_bytes, 56, 8);
+FIELD(mlxgen_memory_estimate, context, 64, 8);
+FIELD(mlxgen_memory_estimate, context_limit, 72, 8);
+FIELD(mlxgen_memory_estimate, budget, 80, 8);
+FIELD(mlxgen_memory_estimate, max_context, 88, 8);
+FIELD(mlxgen_memory_estimate, fits, 96, 4);
+FIELD(mlxgen_memory_estimate, reserved, 100, 4);
+
 SIZE(mlxgen_event, 192);
 FIELD(mlxgen_event, struct_size, 0, 8);
 FIELD(mlxgen_event, kind, 8, 4);

@@ -26,6 +26,7 @@ enum {
     FIRST_CHAT_OPTIONS = 72,
     FIRST_MODEL_OPTIONS = 48,
     FIRST_MODEL_DESCRIPTION = 152,
+    FIRST_MEMORY_ESTIMATE = 104,
     FIRST_CACHE_OPTIONS = 16,
     FIRST_CACHE_DESCRIPTION = 40,
     FIRST_EVENT = 192,
@@ -149,6 +150,7 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
     init((init_function)mlxgen_engine_options_init, FIRST_ENGINE_OPTIONS);
     init((init_function)mlxgen_memory_info_init, FIRST_MEMORY_INFO);
+    init((init_function)mlxgen_memory_estimate_init, FIRST_MEMORY_ESTIMATE);
     init((init_function)mlxgen_chat_options_init, FIRST_CHAT_OPTIONS);
     init((init_function)mlxgen_model_options_init, FIRST_MODEL_OPTIONS);
     init((init_function)mlxgen_model_description_init, FIRST_MODEL_DESCRIPTION);

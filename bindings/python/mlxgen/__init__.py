@@ -20,6 +20,7 @@ from typing import Any, Dict
 from ._cache import CacheSet
 from ._cancel import Cancel
 from ._engine import Engine
+from ._estimate import estimate
 from ._handle import call, seconds_to_ms, take_text
 from ._library import LibraryNotFoundError, find_library, library
 from ._log import LogLevel, log_to, set_log_sink
@@ -44,6 +45,7 @@ from ._types import (
     KvWindow,
     LayerCacheInfo,
     LoadPhase,
+    MemoryEstimate,
     MemoryInfo,
     ModelInfo,
     Numerics,
@@ -165,6 +167,7 @@ __all__ = [
     "LibraryNotFoundError",
     "LoadPhase",
     "LogLevel",
+    "MemoryEstimate",
     "MemoryInfo",
     "MlxgenError",
     "Model",
@@ -189,6 +192,7 @@ __all__ = [
     "WrongStateError",
     "abi_version",
     "build_info",
+    "estimate",
     "find_library",
     "has_feature",
     "live_handles",

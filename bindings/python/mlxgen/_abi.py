@@ -193,6 +193,26 @@ class ModelDescription(Structure):
     ]
 
 
+class MemoryEstimate(Structure):
+    C_NAME = "mlxgen_memory_estimate"
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("weight_bytes", c_uint64),
+        ("file_bytes", c_uint64),
+        ("load_bytes", c_uint64),
+        ("cache_bytes_per_token", c_uint64),
+        ("cache_bytes", c_uint64),
+        ("workspace_bytes", c_uint64),
+        ("total_bytes", c_uint64),
+        ("context", c_uint64),
+        ("context_limit", c_uint64),
+        ("budget", c_uint64),
+        ("max_context", c_uint64),
+        ("fits", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class CacheOptions(Structure):
     C_NAME = "mlxgen_cache_options"
     _fields_ = [
@@ -308,6 +328,7 @@ STRUCTS = (
     ChatOptions,
     ModelOptions,
     ModelDescription,
+    MemoryEstimate,
     CacheOptions,
     CacheDescription,
     PromptPart,
@@ -356,6 +377,21 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "chat_render": (_status, [_handle, _text, _size, POINTER(ChatOptions), _out, _out, _out]),
     "model_options_init": (_status, [POINTER(ModelOptions), _size]),
     "model_description_init": (_status, [POINTER(ModelDescription), _size]),
+    "memory_estimate_init": (_status, [POINTER(MemoryEstimate), _size]),
+    "model_estimate": (
+        _status,
+        [
+            _handle,
+            _text,
+            _size,
+            POINTER(ModelOptions),
+            POINTER(CacheOptions),
+            c_uint64,
+            c_uint64,
+            POINTER(MemoryEstimate),
+            _out,
+        ],
+    ),
     "model_load": (_status, [_handle, _text, _size, POINTER(ModelOptions), _out, _out]),
     "model_info": (_status, [_handle, POINTER(ModelDescription), _out]),
     "model_tokenizer": (_status, [_handle, _out, _out]),

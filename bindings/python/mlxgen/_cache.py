@@ -47,6 +47,28 @@ def _set_precision(options: _abi.CacheOptions, precision: Optional[KvPrecision])
         options.turboquant_deferred = precision.deferred
 
 
+def cache_options(
+    capacity: int,
+    kv_type: KvType,
+    precision: Optional[KvPrecision],
+    window: Optional[KvWindow],
+    pages: Optional[KvPages],
+) -> _abi.CacheOptions:
+    """The options as the library takes them."""
+    options = _abi.CacheOptions()
+    library().cache_options_init(byref(options), sizeof(options))
+    options.capacity = whole("capacity", capacity, 64)
+    options.kv_type = kv_type
+    _set_precision(options, precision)
+    if window is not None:
+        options.window = whole("window", window.tokens, 64)
+        options.window_keep = whole("window_keep", window.keep, 64)
+    if pages is not None:
+        options.page_tokens = whole("page_tokens", pages.tokens, 32)
+        options.page_capacity = whole("page_capacity", pages.capacity, 64)
+    return options
+
+
 class CacheSet(Handle):
     """The state of one sequence: which tokens a model has read. One call at a time.
 
@@ -80,20 +102,9 @@ class CacheSet(Handle):
         pages: Optional[KvPages] = None,
     ) -> None:
         super().__init__(None)
-        lib = library()
-        options = _abi.CacheOptions()
-        lib.cache_options_init(byref(options), sizeof(options))
-        options.capacity = whole("capacity", capacity, 64)
-        options.kv_type = kv_type
-        _set_precision(options, precision)
-        if window is not None:
-            options.window = whole("window", window.tokens, 64)
-            options.window_keep = whole("window_keep", window.keep, 64)
-        if pages is not None:
-            options.page_tokens = whole("page_tokens", pages.tokens, 32)
-            options.page_capacity = whole("page_capacity", pages.capacity, 64)
+        options = cache_options(capacity, kv_type, precision, window, pages)
         made = c_void_p()
-        call(lib.cache_new, model._pointer, byref(options), byref(made))
+        call(library().cache_new, model._pointer, byref(options), byref(made))
         super().__init__(made.value)
 
     def append(self, tokens: Prompt, *, cancel: Optional[Cancel] = None) -> None:

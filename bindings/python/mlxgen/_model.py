@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 ProgressFunction = Callable[[LoadPhase, int, int], None]
 
 
+def model_options(
+    numerics: Numerics, compute_type: ComputeType, prefill_chunk: int, context_limit: int
+) -> _abi.ModelOptions:
+    """The options as the library takes them, without cancel and progress."""
+    options = _abi.ModelOptions()
+    library().model_options_init(byref(options), sizeof(options))
+    options.numerics = whole("numerics", numerics, 31)
+    options.compute_type = whole("compute_type", compute_type, 31)
+    options.prefill_chunk = whole("prefill_chunk", prefill_chunk, 32)
+    options.context_limit = whole("context_limit", context_limit, 32)
+    return options
+
+
 class Model(Handle):
     """A loaded model. Immutable; may be used from any thread, by many streams at once.
 
@@ -70,12 +83,7 @@ class Model(Handle):
     ) -> None:
         super().__init__(None)
         lib = library()
-        options = _abi.ModelOptions()
-        lib.model_options_init(byref(options), sizeof(options))
-        options.numerics = whole("numerics", numerics, 31)
-        options.compute_type = whole("compute_type", compute_type, 31)
-        options.prefill_chunk = whole("prefill_chunk", prefill_chunk, 32)
-        options.context_limit = whole("context_limit", context_limit, 32)
+        options = model_options(numerics, compute_type, prefill_chunk, context_limit)
         name = os.fsencode(path)
         made = c_void_p()
         if progress is None:

@@ -197,6 +197,36 @@ class MemoryInfo:
 
 
 @dataclass(frozen=True)
+class MemoryEstimate:
+    """What a model with one cache set would take, in bytes; see :func:`mlxgen.estimate`."""
+
+    #: That the weights would occupy.
+    weight_bytes: int
+    #: Of the files that a load would read.
+    file_bytes: int
+    #: The most that a load would take at once, the weights included.
+    load_bytes: int
+    #: Of each further token in a cache set, once precision is reduced and as long as no window is full.
+    cache_bytes_per_token: int
+    #: Of a cache set with ``context`` tokens, its room for the next ones included.
+    cache_bytes: int
+    #: Transient, of the greatest forward up to ``context`` tokens.
+    workspace_bytes: int
+    #: Weights, cache set and workspace together, or ``load_bytes`` if that is more.
+    total_bytes: int
+    #: The tokens that the last three and ``fits`` are about.
+    context: int
+    #: Most tokens of the cache set, memory aside.
+    context_limit: int
+    #: What ``total_bytes`` was compared with.
+    budget: int
+    #: Most tokens whose ``total_bytes`` are within the budget; 0 if the model itself is not.
+    max_context: int
+    #: Whether ``context`` is at most ``max_context``.
+    fits: bool
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """A model as loaded."""
 

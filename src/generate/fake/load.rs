@@ -21,7 +21,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    fn new(spec: FakeSpec) -> Self {
+    pub fn new(spec: FakeSpec) -> Self {
         let passed = spec.faults.iter().map(|_| AtomicU64::new(0)).collect();
         Faulty { spec, passed }
     }
@@ -45,6 +45,20 @@ impl Faulty {
     }
 }
 
+/// Most tokens of a sequence.
+pub fn context_limit_of(spec: &FakeSpec, options: &ModelOptions) -> u64 {
+    match u64::from(options.context_limit) {
+        0 => spec.context_limit,
+        asked => asked.min(spec.context_limit),
+    }
+}
+
+/// Tokens of a forward of a prompt.
+pub fn chunk_of(spec: &FakeSpec, options: &ModelOptions) -> u32 {
+    let chunk = if options.prefill_chunk == 0 { spec.prefill_chunk } else { options.prefill_chunk };
+    chunk.max(1)
+}
+
 pub struct FakeSource {
     faulty: Arc<Faulty>,
     info: ModelInfo,
@@ -59,11 +73,6 @@ impl FakeSource {
         let tokenizer = if spec.tokenizer { Some(Arc::new(Tokenizer::bytes()?)) } else { None };
         let folder = if path.is_dir() { Some(path) } else { path.parent() };
         let name = folder.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
-        let limit = match u64::from(options.context_limit) {
-            0 => spec.context_limit,
-            asked => asked.min(spec.context_limit),
-        };
-        let chunk = if options.prefill_chunk == 0 { spec.prefill_chunk } else { options.prefill_chunk };
         let info = ModelInfo {
             family: "fake".into(),
             name: if name.is_empty() { FILE_NAME.into() } else { name },
@@ -77,8 +86,8 @@ impl FakeSource {
             heads: 2,
             kv_heads: 1,
             head_dim: 4,
-            context_limit: limit,
-            prefill_chunk: chunk.max(1),
+            context_limit: context_limit_of(&spec, options),
+            prefill_chunk: chunk_of(&spec, options),
             parameters: spec.weight_bytes / 4,
             weight_bytes: spec.weight_bytes,
             cache_bytes_per_token: spec.cache_bytes_per_token,

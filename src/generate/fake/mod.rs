@@ -7,6 +7,7 @@
 mod heap;
 mod load;
 mod model;
+mod needs;
 mod numbers;
 pub mod spec;
 
@@ -15,8 +16,10 @@ use std::sync::Arc;
 
 use self::heap::FakeHeap;
 use self::load::FakeSource;
+use self::needs::FakeNeeds;
+use super::estimate::MemoryNeeds;
 use super::runtime::{Backend, DeviceMemory, ModelSource, Runtime};
-use crate::base::options::{EngineOptions, ModelOptions};
+use crate::base::options::{CacheOptions, EngineOptions, ModelOptions};
 use crate::base::{CancelToken, Result};
 
 #[derive(Default)]
@@ -46,6 +49,18 @@ impl Backend for FakeBackend {
     ) -> Result<Box<dyn ModelSource>> {
         cancel.check()?;
         Ok(Box::new(FakeSource::open(path, options, &self.heap)?))
+    }
+
+    fn memory_needs(
+        &self,
+        path: &Path,
+        _engine: &EngineOptions,
+        options: &ModelOptions,
+        cache: &CacheOptions,
+        cancel: &CancelToken,
+    ) -> Result<Box<dyn MemoryNeeds>> {
+        cancel.check()?;
+        Ok(Box::new(FakeNeeds::open(path, options, cache)?))
     }
 }
 

@@ -55,6 +55,14 @@ impl FakeModel {
     }
 }
 
+/// Refuses what a fake state cannot be.
+pub fn check_cache_options(options: &CacheOptions) -> Result<()> {
+    match options.kv_type {
+        KvType::Auto => Ok(()),
+        _ => Err(Error::unsupported("a fake state has no keys and values").field("kv_type")),
+    }
+}
+
 impl Drop for FakeModel {
     fn drop(&mut self) {
         if let Err(error) = self.faulty.pass(Place::DropModel) {
@@ -65,9 +73,7 @@ impl Drop for FakeModel {
 
 impl TokenModel for FakeModel {
     fn new_state(&self, options: &CacheOptions) -> Result<Box<dyn TokenState>> {
-        if options.kv_type != KvType::Auto {
-            return Err(Error::unsupported("a fake state has no keys and values").field("kv_type"));
-        }
+        check_cache_options(options)?;
         self.faulty.pass(Place::NewState)?;
         Ok(Box::new(FakeState {
             faulty: Arc::clone(&self.faulty),

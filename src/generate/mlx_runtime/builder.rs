@@ -5,6 +5,7 @@ use std::iter::repeat;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::cache_forms::CacheForms;
 use super::model::MlxModel;
 use super::pace::Speed;
 use crate::base::{Error, Result};
@@ -22,16 +23,13 @@ pub(super) struct Blueprint {
     pub(super) kept: Arc<[KeptTensor]>,
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
-    /// Tokens of a forward of a prompt.
-    pub(super) chunk: u64,
     pub(super) device: DeviceKind,
     /// The matrices among the kept tensors.
     pub(super) linears: Arc<[PlannedLinear]>,
-    pub(super) arithmetic: Arithmetic,
+    /// How the model computes and what its caches keep.
+    pub(super) forms: CacheForms,
     /// Of activations.
     pub(super) activation: Dtype,
-    /// Of keys and values, unless a cache asks for another.
-    pub(super) kv_dtype: Dtype,
     /// Of most floats in the files.
     pub(super) float: Dtype,
 }
@@ -103,7 +101,7 @@ impl MlxBuilder {
     /// Packs the matrix to which the tensor belongs once all of it is there: before the next matrix is read, so that
     /// a load never holds all weights twice.
     fn pack(&mut self, index: usize) -> Result<()> {
-        if self.blueprint.arithmetic != Arithmetic::Kernels {
+        if self.blueprint.forms.arithmetic != Arithmetic::Kernels {
             return Ok(());
         }
         let Some(&linear) = self.matrices.get(&index) else { return Ok(()) };
@@ -140,19 +138,18 @@ impl MlxBuilder {
                 }
             }
         }
-        if blueprint.arithmetic == Arithmetic::Kernels {
+        if blueprint.forms.arithmetic == Arithmetic::Kernels {
             mlx::memory::clear_pool()?;
         }
-        let graph = blueprint.family.build(&Tensors::new(parts, blueprint.arithmetic, blueprint.float))?;
+        let graph =
+            blueprint.family.build(&Tensors::new(parts, blueprint.forms.arithmetic, blueprint.float))?;
         Ok(MlxModel {
             graph,
             footprint: blueprint.footprint,
             context_limit: blueprint.context_limit,
-            chunk: blueprint.chunk,
             device: blueprint.device,
             activation: blueprint.activation,
-            kv_dtype: blueprint.kv_dtype,
-            arithmetic: blueprint.arithmetic,
+            forms: blueprint.forms,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             speed: Speed::unknown(),
         })

@@ -4,9 +4,12 @@
 //! on it only.
 
 mod builder;
+mod cache_forms;
 mod model;
+mod needs;
 mod pace;
 mod pending;
+mod resident;
 mod runtime;
 mod source;
 mod state;

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
+use super::cache_forms::CacheForms;
 use super::pace::{CancelPace, Speed};
 use super::pending::MlxPending;
 use super::state::MlxState;
-use crate::base::options::{CacheOptions, KvType, Sampling};
+use crate::base::options::{CacheOptions, Sampling};
 use crate::base::{CancelToken, Error, Prompt, Result};
-use crate::cache::{Backing, Scheme};
 use crate::generate::runtime::{LogprobReport, PendingToken, StepInput, TokenModel, TokenState};
 use crate::mlx::{self, Array, DeviceKind, Dtype, ops, prim};
 use crate::model::footprint::Footprint;
@@ -19,14 +19,11 @@ pub(super) struct MlxModel {
     pub(super) graph: Box<dyn CausalGraph>,
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
-    /// Tokens of a forward of a prompt.
-    pub(super) chunk: u64,
     pub(super) device: DeviceKind,
     /// Of activations.
     pub(super) activation: Dtype,
-    /// Of keys and values where the arithmetic leaves a choice.
-    pub(super) kv_dtype: Dtype,
-    pub(super) arithmetic: Arithmetic,
+    /// How it computes and what its caches keep.
+    pub(super) forms: CacheForms,
     /// Distinguishes models; states remember it.
     pub(super) id: u64,
     pub(super) speed: Speed,
@@ -48,24 +45,6 @@ impl MlxModel {
 
     fn select_device(&self) -> Result<()> {
         if mlx::device() == self.device { Ok(()) } else { mlx::select_device(self.device) }
-    }
-
-    /// The type of a new cache's keys and values. Only kernels of ours convert them.
-    fn kv_dtype(&self, asked: KvType) -> Result<Dtype> {
-        let asked = match asked {
-            KvType::Auto => return Ok(self.kv_dtype),
-            KvType::Float32 => Dtype::Float32,
-            KvType::Float16 => Dtype::Float16,
-            KvType::Bfloat16 => Dtype::Bfloat16,
-        };
-        if asked == self.kv_dtype || self.arithmetic == Arithmetic::Kernels {
-            return Ok(asked);
-        }
-        Err(Error::unsupported(format!(
-            "this model keeps keys and values in its compute type, {}",
-            self.kv_dtype.name()
-        ))
-        .field("kv_type"))
     }
 
     fn ids(&self, tokens: &[u32]) -> Result<Array> {
@@ -98,7 +77,7 @@ impl MlxModel {
     }
 
     fn precision(&self) -> Precision {
-        match self.arithmetic {
+        match self.forms.arithmetic {
             Arithmetic::Kernels => Precision::Kernels,
             Arithmetic::Exact | Arithmetic::Blas => Precision::Exact,
         }
@@ -122,12 +101,7 @@ impl TokenModel for MlxModel {
             0 => self.context_limit,
             capacity => capacity.min(self.context_limit),
         };
-        let backing = match self.arithmetic {
-            Arithmetic::Kernels => Backing::Segments,
-            Arithmetic::Exact | Arithmetic::Blas => Backing::Arrays,
-        };
-        let dtype = self.kv_dtype(options.kv_type)?;
-        let scheme = Scheme::new(options, &self.graph.cache_needs(), backing, dtype, self.chunk)?;
+        let scheme = self.forms.scheme(options, &self.graph.cache_needs())?;
         let caches = scheme.caches()?;
         Ok(Box::new(MlxState { caches, model: self.id, capacity, scheme: Rc::new(scheme), lost: false }))
     }
@@ -137,7 +111,7 @@ impl TokenModel for MlxModel {
     }
 
     fn final_width(&self) -> u64 {
-        match self.arithmetic {
+        match self.forms.arithmetic {
             // No bit changes, and a short prompt is read in one pass over the weights. Longer ones are cancelled sooner.
             Arithmetic::Kernels => 64,
             Arithmetic::Exact | Arithmetic::Blas => 1,

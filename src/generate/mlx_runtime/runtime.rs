@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use super::needs::MlxNeeds;
 use super::source::MlxSource;
-use crate::base::options::{EngineOptions, ModelOptions};
+use crate::base::options::{CacheOptions, EngineOptions, ModelOptions};
 use crate::base::{CancelToken, Result};
+use crate::generate::estimate::MemoryNeeds;
 use crate::generate::runtime::{Backend, DeviceMemory, ModelSource, Runtime};
 use crate::mlx;
 
@@ -40,6 +42,17 @@ impl Backend for MlxBackend {
         cancel: &CancelToken,
     ) -> Result<Box<dyn ModelSource>> {
         Ok(Box::new(MlxSource::open(path, engine, options, cancel)?))
+    }
+
+    fn memory_needs(
+        &self,
+        path: &Path,
+        engine: &EngineOptions,
+        options: &ModelOptions,
+        cache: &CacheOptions,
+        cancel: &CancelToken,
+    ) -> Result<Box<dyn MemoryNeeds>> {
+        Ok(Box::new(MlxNeeds::open(path, engine, options, cache, cancel)?))
     }
 }
 

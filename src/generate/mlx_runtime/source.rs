@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::builder::{Blueprint, MlxBuilder};
+use super::cache_forms::CacheForms;
+use super::resident::resident_bytes;
 use crate::base::info::ModelInfo;
 use crate::base::options::{ComputeType, Device, EngineOptions, ModelOptions, Numerics};
 use crate::base::{CancelToken, Code, Error, Result};
@@ -11,8 +13,8 @@ use crate::generate::gguf_tokenizer;
 use crate::generate::runtime::{BuilderFn, ModelBuilder, ModelSource, WeightPiece};
 use crate::mlx::{self, DeviceKind, Dtype};
 use crate::model::config::ModelConfig;
-use crate::model::dense;
-use crate::model::footprint::Storage;
+use crate::model::dense::{self, DensePlan};
+use crate::model::footprint::{Footprint, Storage};
 use crate::model::tensors::{Arithmetic, dtype_of};
 use crate::model::weights::{
     ElementType, Keep, LoadPlan, ModelFiles, PieceReader, PlannedLinear, Quantized, WeightFiles,
@@ -40,7 +42,23 @@ pub(super) struct MlxSource {
     blueprint: Blueprint,
 }
 
-impl MlxSource {
+/// What headers and options settle before a tokenizer or a weight is read.
+pub(super) struct Settled {
+    files: ModelFiles,
+    pub(super) family_plan: Arc<DensePlan>,
+    pub(super) plan: LoadPlan,
+    device: DeviceKind,
+    pub(super) footprint: Footprint,
+    pub(super) forms: CacheForms,
+    /// Of activations.
+    activation: ElementType,
+    /// Most tokens of a sequence.
+    pub(super) context_limit: u64,
+    /// For the conversion of weights.
+    threads: usize,
+}
+
+impl Settled {
     pub(super) fn open(
         path: &Path,
         engine: &EngineOptions,
@@ -49,23 +67,18 @@ impl MlxSource {
     ) -> Result<Self> {
         cancel.check()?;
         let device = device_of(engine)?;
-        let ModelFiles { config, weights, format, name, gguf } = ModelFiles::open(path)?;
+        let files = ModelFiles::open(path)?;
+        let (config, weights) = (&files.config, &files.weights);
         cancel.check()?;
         let arithmetic = arithmetic(options, device);
         let keep = keep(options, arithmetic);
         let mut plan = LoadPlan::new(weights.clone(), config.quantization.clone(), keep);
-        let family_plan = dense::plan(&config, &mut plan)?;
+        let family_plan = dense::plan(config, &mut plan)?;
         cancel.check()?;
-
-        let tokenizer = match &gguf {
-            Some(metadata) => gguf_tokenizer::from_metadata(metadata)?,
-            None => folder_tokenizer(path)?,
-        }
-        .map(Arc::new);
 
         let activation = match arithmetic {
             Arithmetic::Kernels => ElementType::F32,
-            Arithmetic::Exact | Arithmetic::Blas => activation(&plan, &weights),
+            Arithmetic::Exact | Arithmetic::Blas => activation(&plan, weights),
         };
         let kernels = arithmetic == Arithmetic::Kernels;
         let kv_dtype = if kernels { Dtype::Float16 } else { dtype_of(activation) };
@@ -74,12 +87,59 @@ impl MlxSource {
             kv_bytes: kv_dtype.size() as u64,
             scores: !kernels,
         });
-        let context_limit = context_limit(&config, options)?;
+        let chunk = match (options.prefill_chunk, options.numerics) {
+            (0, Numerics::Exact) => EXACT_CHUNK,
+            (0, Numerics::Fast) => FAST_CHUNK,
+            // Chunks change no result there, and shorter ones are cancelled sooner.
+            (chunk, _) if kernels => chunk.min(FAST_CHUNK),
+            (chunk, _) => chunk,
+        };
+        let threads = if engine.threads == 0 { mlx::physical_cores() } else { engine.threads };
+        Ok(Settled {
+            family_plan,
+            plan,
+            device,
+            footprint,
+            forms: CacheForms { arithmetic, kv_dtype, chunk: u64::from(chunk) },
+            activation,
+            context_limit: context_limit(config, options)?,
+            threads: threads as usize,
+            files,
+        })
+    }
+
+    /// The most bytes that a load takes at once, the weights included.
+    pub(super) fn load_bytes(&self) -> u64 {
+        // While a matrix is packed there are two of it.
+        let packing =
+            if self.forms.arithmetic == Arithmetic::Kernels { self.plan.largest_linear() } else { 0 };
+        let transient = self.plan.transient_bytes(self.threads);
+        resident_bytes(&self.plan, self.forms.arithmetic)
+            + packing.saturating_add(transient).saturating_add(QUEUED_BYTES)
+    }
+}
+
+impl MlxSource {
+    pub(super) fn open(
+        path: &Path,
+        engine: &EngineOptions,
+        options: &ModelOptions,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let settled = Settled::open(path, engine, options, cancel)?;
+        let load_bytes = settled.load_bytes();
+        let Settled { files, family_plan, plan, device, footprint, forms, .. } = settled;
+        let Settled { activation, context_limit, threads, .. } = settled;
+        let ModelFiles { config, weights, format, name, gguf, .. } = files;
+        let tokenizer = match &gguf {
+            Some(metadata) => gguf_tokenizer::from_metadata(metadata)?,
+            None => folder_tokenizer(path)?,
+        }
+        .map(Arc::new);
         let mut eos = config.eos.clone();
         if let Some(tokenizer) = &tokenizer {
             eos.extend(tokenizer.eos());
         }
-        let threads = if engine.threads == 0 { mlx::physical_cores() } else { engine.threads };
         let info = ModelInfo {
             family: config.family.to_owned(),
             name,
@@ -98,15 +158,9 @@ impl MlxSource {
             kv_heads: config.kv_heads as u32,
             head_dim: config.head_dim as u32,
             context_limit,
-            prefill_chunk: match (options.prefill_chunk, options.numerics) {
-                (0, Numerics::Exact) => EXACT_CHUNK,
-                (0, Numerics::Fast) => FAST_CHUNK,
-                // Chunks change no result there, and shorter ones are cancelled sooner.
-                (chunk, _) if arithmetic == Arithmetic::Kernels => chunk.min(FAST_CHUNK),
-                (chunk, _) => chunk,
-            },
+            prefill_chunk: forms.chunk as u32,
             parameters: family_plan.parameters(),
-            weight_bytes: plan.resident_bytes(),
+            weight_bytes: resident_bytes(&plan, forms.arithmetic),
             cache_bytes_per_token: footprint.cache_bytes_per_token(),
             eos: eos.into_iter().collect(),
             bos: config.bos.or_else(|| tokenizer.as_ref().and_then(|tokenizer| tokenizer.bos())),
@@ -117,20 +171,14 @@ impl MlxSource {
             kept: plan.kept().into(),
             footprint,
             context_limit,
-            chunk: u64::from(info.prefill_chunk),
             device,
             linears: plan.linears().into(),
-            arithmetic,
+            forms,
             activation: dtype_of(activation),
-            kv_dtype,
             float: dtype_of(weights.float_type()),
         };
-        let (file_bytes, resident) = (plan.file_bytes(), plan.resident_bytes());
-        // While a matrix is packed there are two of it.
-        let packing = if kernels { plan.largest_linear() } else { 0 };
-        let pieces = plan.pieces(threads as usize);
-        let load_bytes =
-            resident + packing.saturating_add(pieces.transient_bytes()).saturating_add(QUEUED_BYTES);
+        let file_bytes = plan.file_bytes();
+        let pieces = plan.pieces(threads);
         Ok(MlxSource { info, tokenizer, file_bytes, load_bytes, blueprint, pieces })
     }
 }

@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 64;
 const MAPPING: usize = 64 << 20;
 
 /// Bytes that `bytes` bytes take.
-fn rounded(bytes: usize) -> usize {
+pub(crate) fn rounded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT)
 }
 

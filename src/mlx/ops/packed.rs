@@ -1,9 +1,9 @@
 //! Weights in the order in which our kernels read them.
 
 use crate::base::Result;
-use crate::mlx::kernels::arena::{Arena, Stored};
+use crate::mlx::kernels::arena::{self, Arena, Stored};
 use crate::mlx::kernels::linear::{Float, Format, Layout};
-use crate::mlx::{Array, Dtype};
+use crate::mlx::{Array, Dtype, kernels};
 
 /// Rows of a block, the unit of packing.
 const BLOCK: usize = 32;
@@ -89,6 +89,29 @@ impl PackedWeight {
     pub(super) fn data(&self) -> &Stored {
         &self.data
     }
+}
+
+/// Bytes of the memory that a packed matrix of floats takes; `None` if there is no kernel for it.
+pub fn packed_dense_bytes(element: Dtype, outputs: usize, inputs: usize) -> Option<usize> {
+    layout_bytes(Format::Dense(float_of(element)?), outputs, inputs)
+}
+
+/// The same for an affine matrix.
+pub fn packed_affine_bytes(
+    scales: Dtype,
+    bits: u32,
+    group: u32,
+    outputs: usize,
+    inputs: usize,
+) -> Option<usize> {
+    layout_bytes(Format::Affine { bits, group, scales: float_of(scales)? }, outputs, inputs)
+}
+
+fn layout_bytes(format: Format, outputs: usize, inputs: usize) -> Option<usize> {
+    if !kernels::AVAILABLE {
+        return None;
+    }
+    Layout::new(format, outputs, inputs).map(|layout| arena::rounded(layout.bytes()))
 }
 
 fn float_of(dtype: Dtype) -> Option<Float> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::Result;
+use crate::cache::{KvSizes, LayerNeeds};
 use crate::model::config::{
     BlockConfig, HeadNorm, HeadTable, LayerConfig, MlpForm, ModelConfig, NormKind, Presence,
 };
@@ -230,6 +231,13 @@ impl DensePlan {
             vocabulary: config.vocabulary as u64,
             storage,
         }
+    }
+
+    /// What each layer needs of its cache, in order: as the graph's own `cache_needs`.
+    pub fn cache_needs(&self) -> Vec<LayerNeeds> {
+        let ModelConfig { kv_heads, head_dim, ref layers, .. } = self.config;
+        let sizes = KvSizes { kv_heads, key_dims: head_dim, value_dims: head_dim };
+        layers.iter().map(|layer| LayerNeeds { sizes, window: layer.window }).collect()
     }
 
     /// The number of weights.

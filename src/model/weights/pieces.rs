@@ -44,16 +44,17 @@ pub struct PieceReader {
     ready: VecDeque<Piece>,
 }
 
+/// Bytes that reading needs beside the kept tensors, at most.
+pub(crate) fn transient_bytes(jobs: &[Job], threads: usize) -> u64 {
+    let largest_unit = jobs.iter().map(|job| Layout::of(job).unit_output).max().unwrap_or(0);
+    ((PIECE_BYTES.max(largest_unit) + 4 * CHUNK_BYTES.max(largest_unit)) * threads.clamp(1, MOST_WORKERS))
+        as u64
+}
+
 impl PieceReader {
     pub(crate) fn new(files: Arc<WeightFiles>, jobs: Vec<Job>, threads: usize) -> Self {
         let threads = threads.clamp(1, MOST_WORKERS);
         PieceReader { files, jobs, threads, next: (0, 0), ready: VecDeque::new() }
-    }
-
-    /// Bytes that reading needs beside the kept tensors, at most.
-    pub fn transient_bytes(&self) -> u64 {
-        let largest_unit = self.jobs.iter().map(|job| Layout::of(job).unit_output).max().unwrap_or(0);
-        ((PIECE_BYTES.max(largest_unit) + 4 * CHUNK_BYTES.max(largest_unit)) * self.threads) as u64
     }
 
     /// The next piece; `None` when all is read.

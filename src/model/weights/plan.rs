@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::files::WeightFiles;
 use super::foreign;
 use super::kernel::Kernel;
-use super::pieces::PieceReader;
+use super::pieces::{self, PieceReader};
 use super::types::{ElementType, Encoding, RowOrder, Tensor};
 use crate::base::Result;
 use crate::model::config::{Affine, Microscaled, Quantization};
@@ -320,6 +320,11 @@ impl LoadPlan {
             self.forms.iter().map(|(form, elements)| (form.as_str(), *elements)).collect();
         forms.sort_by_key(|(_, elements)| std::cmp::Reverse(*elements));
         forms.into_iter().map(|(form, _)| form).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Bytes that reading with so many threads needs beside the kept tensors, at most.
+    pub fn transient_bytes(&self, threads: usize) -> u64 {
+        pieces::transient_bytes(&self.jobs, threads)
     }
 
     /// Starts reading, with that many threads for conversions.

@@ -26,7 +26,7 @@ enum Kind {
     Real,
 }
 
-const PROGRAMS: [(&str, Kind); 18] = [
+const PROGRAMS: [(&str, Kind); 19] = [
     ("arguments", Kind::Usual),
     ("cache", Kind::Usual),
     ("callbacks", Kind::Usual),
@@ -36,6 +36,7 @@ const PROGRAMS: [(&str, Kind); 18] = [
     ("handles", Kind::Usual),
     ("library", Kind::Usual),
     ("model", Kind::Usual),
+    ("estimate", Kind::Usual),
     ("names", Kind::Exporting),
     ("panics", Kind::Usual),
     ("real", Kind::Real),

@@ -213,7 +213,7 @@ public final class CacheSet: Sendable {
 }
 
 /// The options as the library takes them, but for the text of a table, which stands beside them.
-private func libraryOptions(
+func libraryOptions(
     _ capacity: Int, _ kvType: CacheSet.KVType, _ precision: CacheSet.KVPrecision?,
     _ window: CacheSet.KVWindow?, _ pages: CacheSet.KVPages?
 ) throws -> (mlxgen_cache_options, String) {

@@ -47,6 +47,17 @@ public final class Model: Sendable {
             self.prefillStepSize = prefillStepSize
             self.contextLimit = contextLimit
         }
+
+        /// The options as the library takes them, without a token and progress.
+        func libraryOptions() throws -> mlxgen_model_options {
+            var plain = mlxgen_model_options()
+            _ = mlxgen_model_options_init(&plain, MemoryLayout.size(ofValue: plain))
+            plain.numerics = numerics.rawValue
+            plain.compute_type = computeType.rawValue
+            plain.prefill_chunk = try unsigned(prefillStepSize, "prefill_chunk")
+            plain.context_limit = try unsigned(contextLimit, "context_limit")
+            return plain
+        }
     }
 
     /// How far a load is. `done` never decreases within a phase.
@@ -89,12 +100,7 @@ public final class Model: Sendable {
         let engine = try engine ?? Engine()
         let path = url.path
         return try await DispatchQueue.engineCalls.offload { token in
-            var plain = mlxgen_model_options()
-            _ = mlxgen_model_options_init(&plain, MemoryLayout.size(ofValue: plain))
-            plain.numerics = options.numerics.rawValue
-            plain.compute_type = options.computeType.rawValue
-            plain.prefill_chunk = try unsigned(options.prefillStepSize, "prefill_chunk")
-            plain.context_limit = try unsigned(options.contextLimit, "context_limit")
+            var plain = try options.libraryOptions()
             plain.cancel = token.pointer
             let box = progress.map { Box($0) }
             if let box {

@@ -47,6 +47,8 @@ import Testing
             "mlxgen_tokenizer_release": mlxgen_tokenizer_release,
             "mlxgen_model_options_init": mlxgen_model_options_init,
             "mlxgen_model_description_init": mlxgen_model_description_init,
+            "mlxgen_memory_estimate_init": mlxgen_memory_estimate_init,
+            "mlxgen_model_estimate": mlxgen_model_estimate,
             "mlxgen_model_load": mlxgen_model_load,
             "mlxgen_model_info": mlxgen_model_info,
             "mlxgen_model_tokenizer": mlxgen_model_tokenizer,
@@ -151,6 +153,7 @@ import Testing
         [
             "mlxgen_engine_options": mlxgen_engine_options.self,
             "mlxgen_memory_info": mlxgen_memory_info.self,
+            "mlxgen_memory_estimate": mlxgen_memory_estimate.self,
             "mlxgen_chat_options": mlxgen_chat_options.self,
             "mlxgen_model_options": mlxgen_model_options.self,
             "mlxgen_model_description": mlxgen_model_description.self,

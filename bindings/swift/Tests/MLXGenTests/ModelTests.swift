@@ -72,6 +72,22 @@ struct ModelTests {
         withExtendedLifetime(model) {}
     }
 
+    @Test func estimatesTellTheGreatestContext() async throws {
+        let fake = try FakeModel([
+            "weight_bytes": 100_000, "context_limit": 1000, "prefill_chunk": 64, "cache_bytes_per_token": 100,
+            "workspace_bytes_per_token": 10,
+        ])
+        let all = try await MemoryEstimate.of(fake.folder)
+        #expect(all.weightBytes == 100_000 && all.context == 1000 && all.fits)
+        #expect(all.cacheBytes == 100_000 && all.workspaceBytes == 640 && all.totalBytes == 200_640)
+        let engine = try Engine(.init(memoryLimit: 160_640))
+        #expect(try await MemoryEstimate.of(fake.folder, engine: engine).maxContext == 600)
+        #expect(try await MemoryEstimate.of(fake.folder, context: 601, budget: 160_640).fits == false)
+        #expect(try await MemoryEstimate.of(fake.folder, capacity: 40).maxContext == 40)
+        let error = try await libraryError { _ = try await MemoryEstimate.of(fake.folder, kvType: .float32) }
+        #expect(error.code == .unsupported)
+    }
+
     @Test func tokensBecomeTextAgain() async throws {
         let model = try await FakeModel.saying("x")
         let tokenizer = try #require(model.tokenizer)

@@ -1,5 +1,6 @@
 //! The runtime on tiny models, against a model written in float64 and against itself.
 
+mod estimates;
 mod forward;
 mod loading;
 mod memory;

@@ -109,8 +109,8 @@ pub(crate) fn collect(plan: LoadPlan, threads: usize) -> Vec<Vec<u8>> {
     let expected_file_bytes = plan.file_bytes();
     let mut tensors: Vec<Vec<u8>> = vec![Vec::new(); sizes.len()];
     let mut file_bytes = 0;
+    let transient = plan.transient_bytes(threads);
     let mut reader = plan.pieces(threads);
-    let transient = reader.transient_bytes();
     while let Some(piece) = reader.next_piece().unwrap() {
         assert_eq!(piece.offset, tensors[piece.tensor].len(), "a gap in tensor {}", piece.tensor);
         assert!(piece.bytes.len() as u64 <= transient);

@@ -1565,7 +1565,8 @@ mlxgen_status mlxgen_model_description_init(mlxgen_model_description *descriptio
                                             size_t struct_size);
 
 /**
- * Loads a model from a folder (config.json and safetensors) or a .gguf file. NULL as `options`
+ * Loads a model from a folder (config.json and safetensors), a repository's folder in the cache of the Hugging Face hub
+ * (its `main`), or a .gguf file. NULL as `options`
  * means the defaults. The files are not needed afterwards. Nothing is kept of a load that fails.
  *
  * Threads: any thread.

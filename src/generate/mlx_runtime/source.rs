@@ -130,10 +130,10 @@ impl MlxSource {
         let load_bytes = settled.load_bytes();
         let Settled { files, family_plan, plan, device, footprint, forms, .. } = settled;
         let Settled { activation, context_limit, threads, .. } = settled;
-        let ModelFiles { config, weights, format, name, gguf, .. } = files;
+        let ModelFiles { config, weights, format, name, root, gguf, .. } = files;
         let tokenizer = match &gguf {
             Some(metadata) => gguf_tokenizer::from_metadata(metadata)?,
-            None => folder_tokenizer(path)?,
+            None => folder_tokenizer(&root)?,
         }
         .map(Arc::new);
         let mut eos = config.eos.clone();

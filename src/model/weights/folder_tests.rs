@@ -174,3 +174,38 @@ fn b21_values_do_not_change_once_read() {
     assert_eq!(error.code(), Code::InvalidModel);
     assert_eq!(error.detail().tensor.as_deref(), Some("a"));
 }
+
+/// An index with bytes changed leads to what the whole one leads to, or to an error with a file, and never out of the folder.
+#[test]
+fn damaged_indices_never_panic() {
+    use super::super::testing::{Noise, SafetensorsFile, floats};
+    let folder = tempfile::tempdir().unwrap();
+    for (name, shard) in [("a", "model-1.safetensors"), ("b", "model-2.safetensors")] {
+        SafetensorsFile::new().tensor(name, "F32", &[1], &floats(&[1.0])).write(&folder.path().join(shard));
+    }
+    let whole = br#"{"metadata":{"total_size":8},"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors"}}"#;
+    let mut noise = Noise(11);
+    for round in 0..2000 {
+        let mut bytes = whole.to_vec();
+        for _ in 0..1 + noise.below(4) {
+            let place = noise.below(bytes.len());
+            let letters = br#"{}[]",:/.\01az"#;
+            bytes[place] =
+                if round % 2 == 0 { letters[noise.below(letters.len())] } else { noise.next() as u8 };
+        }
+        if round % 5 == 0 {
+            bytes.truncate(noise.below(bytes.len() + 1));
+        }
+        std::fs::write(folder.path().join(INDEX_NAME), &bytes).unwrap();
+        match open(folder.path()) {
+            Ok((files, tensors)) => {
+                assert!(tensors.len() <= 2);
+                assert!(files.iter().all(|file| file.path().parent() == Some(folder.path())));
+            }
+            Err(error) => {
+                assert!(matches!(error.code(), Code::InvalidModel | Code::NotFound), "{error}");
+                assert!(error.detail().file.is_some(), "{error}");
+            }
+        }
+    }
+}

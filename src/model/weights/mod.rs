@@ -12,6 +12,7 @@ mod files;
 mod folder;
 mod foreign;
 mod gguf;
+mod hub;
 mod kernel;
 mod matrix;
 mod microscaled;

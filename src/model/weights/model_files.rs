@@ -1,11 +1,12 @@
 //! A model on disk, as one call opens it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::file::WeightFile;
 use super::files::WeightFiles;
 use super::gguf::{self, GgufMetadata};
+use super::hub;
 use crate::base::{Error, Result};
 use crate::model::config::ModelConfig;
 
@@ -32,17 +33,19 @@ pub struct ModelFiles {
     pub config: ModelConfig,
     pub weights: Arc<WeightFiles>,
     pub format: Format,
-    /// What the file calls itself, or the folder's or file's name.
+    /// What the file calls itself, the repository of a snapshot, or the folder's or file's name.
     pub name: String,
+    /// The folder or file that was read.
+    pub root: PathBuf,
     /// A GGUF file's metadata; its tokenizer and chat template are among them.
     pub gguf: Option<Arc<GgufMetadata>>,
 }
 
 impl ModelFiles {
-    /// Opens a model folder or a GGUF file.
+    /// Opens a model folder, a repository in the hub's cache, or a GGUF file.
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|source| Error::io(path, "examine", &source))?;
-        if metadata.is_dir() { Self::open_folder(path) } else { Self::open_gguf(path) }
+        if metadata.is_dir() { Self::open_folder(&hub::resolve(path)?) } else { Self::open_gguf(path) }
     }
 
     fn open_folder(path: &Path) -> Result<Self> {
@@ -50,8 +53,16 @@ impl ModelFiles {
         let weights = Arc::new(WeightFiles::open_folder(path)?);
         // A path such as `.` has no name of its own.
         let named = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let name = named.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(ModelFiles { config, weights, format: Format::Safetensors, name, gguf: None })
+        let folder_name = || named.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = hub::repository(&named).unwrap_or_else(folder_name);
+        Ok(ModelFiles {
+            config,
+            weights,
+            format: Format::Safetensors,
+            name,
+            root: path.to_owned(),
+            gguf: None,
+        })
     }
 
     fn open_gguf(path: &Path) -> Result<Self> {
@@ -66,6 +77,7 @@ impl ModelFiles {
             weights: Arc::new(weights),
             format: Format::Gguf,
             name,
+            root: path.to_owned(),
             gguf: Some(Arc::new(metadata)),
         })
     }

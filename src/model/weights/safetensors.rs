@@ -21,6 +21,8 @@ use crate::base::{Error, Result};
 
 /// The format's own limit of the header's length.
 const HEADER_LIMIT: u64 = 100_000_000;
+/// More tensors than any file has: each costs some hundred bytes while it is known.
+const TENSORS_LIMIT: usize = 1 << 18;
 /// More axes than any model has.
 const AXES_LIMIT: usize = 16;
 const METADATA_KEY: &str = "__metadata__";
@@ -253,6 +255,10 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
             if name == METADATA_KEY {
                 map.next_value::<TextTable>()?;
             } else {
+                if self.entries.len() == TENSORS_LIMIT {
+                    let text = format_args!("it lists more than {TENSORS_LIMIT} tensors");
+                    return Err(<A::Error as serde::de::Error>::custom(text));
+                }
                 let DeclaredBody { dtype, shape, begin, end } = map.next_value()?;
                 self.entries.push(Declared { name, dtype, shape, begin, end });
             }

@@ -248,3 +248,30 @@ fn names_in_messages_are_escaped_and_cut() {
         assert!(!error.message().contains('\u{1b}'), "{error}");
     }
 }
+
+/// Headers that are large and cheap to write cost no more than their reading, and no memory beyond a few times it.
+#[test]
+fn b19_bombs_in_headers_are_refused_soon() {
+    let many = |count: usize, body: &dyn Fn(usize) -> String| {
+        let entries: Vec<String> = (0..count).map(body).collect();
+        format!("{{{}}}", entries.join(","))
+    };
+    let empty = r#"{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
+    let bombs = [
+        format!("{{\"a\":{}", "[".repeat(20_000_000)),
+        format!("{{\"a\":{}", "{\"b\":".repeat(4_000_000)),
+        many(TENSORS_LIMIT + 1, &|index| format!("\"{index}\":{empty}")),
+        format!("{{\"{}\":{empty},", "x".repeat(30_000_000)),
+        format!("{{\"__metadata__\":{{\"k\":\"{}\"}},\"a\":1}}", "x".repeat(30_000_000)),
+        format!("{{\"a\":{{\"shape\":[{}1]}}}}", "1,".repeat(10_000_000)),
+    ];
+    for bomb in bombs {
+        let bytes = with_header(&bomb, &[]);
+        let begin = std::time::Instant::now();
+        let error = Case::new().refused(&bytes);
+        // Ten times what an optimised build on a busy machine takes.
+        assert!(begin.elapsed().as_secs() < 10, "{:?} for {}", begin.elapsed(), &bomb[..40]);
+        assert!(error.message().len() < 2000, "the message is as large as the file");
+        assert_eq!(error.code(), Code::InvalidModel);
+    }
+}

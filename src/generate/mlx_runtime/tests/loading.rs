@@ -102,3 +102,68 @@ fn the_compute_type_is_the_files_or_the_one_asked_for() {
     let worst = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
     assert!(worst > 1e-4 && worst < 0.5, "{worst}");
 }
+
+/// What the process has open or mapped of a folder.
+#[cfg(target_os = "linux")]
+fn held(folder: &std::path::Path) -> Vec<String> {
+    let name = folder.to_str().unwrap();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let open = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let open = open.map(|path| path.to_string_lossy().into_owned());
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    open.chain(maps.lines().map(str::to_owned)).filter(|text| text.contains(name)).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn b21_a_loaded_model_holds_no_file_and_outlives_what_becomes_of_it() {
+    let tiny = Tiny::new(false, false);
+    for options in [ModelOptions::default(), exact()] {
+        let folder = tiny.write();
+        let model = load(folder.path(), &options).unwrap();
+        assert_eq!(held(folder.path()), Vec::<String>::new());
+        let tokens = prompt(20);
+        let before = read(&model, new_state(&model).as_mut(), &tokens, 64);
+        let weights = folder.path().join("model.safetensors");
+        let size = std::fs::metadata(&weights).unwrap().len();
+        std::fs::write(&weights, vec![0; size as usize]).unwrap();
+        assert_eq!(read(&model, new_state(&model).as_mut(), &tokens, 64), before, "overwritten");
+        std::fs::write(&weights, [1; 100]).unwrap();
+        drop(folder);
+        assert_eq!(read(&model, new_state(&model).as_mut(), &tokens, 64), before, "shortened and removed");
+    }
+}
+
+/// Between the opening and the end of a load: written to, it fails; replaced by another file, it is what it was.
+#[cfg(target_os = "linux")]
+#[test]
+fn b21_a_file_that_changes_during_a_load_gives_an_error_or_what_it_held() {
+    let folder = Tiny::new(false, false).write();
+    let weights = folder.path().join("model.safetensors");
+    let mut source = open(folder.path(), &exact()).unwrap();
+    let good = std::fs::read(&weights).unwrap();
+    let mut changed = good.clone();
+    changed[good.len() - 100..].fill(0x3f);
+    std::fs::write(&weights, &changed).unwrap();
+    let error = loop {
+        match source.next_piece() {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the load has not noticed"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.code(), error.detail().file.as_deref()), (Code::InvalidModel, Some(weights.as_path())));
+    drop(source);
+    assert_eq!(held(folder.path()), Vec::<String>::new(), "after a failure");
+
+    std::fs::write(&weights, &good).unwrap();
+    let mut replaced = open(folder.path(), &exact()).unwrap();
+    let other = folder.path().join("other");
+    std::fs::write(&other, &changed).unwrap();
+    std::fs::rename(&other, &weights).unwrap();
+    let mut bytes = Vec::new();
+    while let Some(piece) = replaced.next_piece().unwrap() {
+        bytes.extend(piece.bytes);
+    }
+    assert!(!bytes.windows(100).any(|window| window == [0x3f; 100]));
+}

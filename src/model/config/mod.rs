@@ -7,6 +7,7 @@ mod json;
 mod quantization;
 mod rope;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 pub use dense::{
@@ -66,27 +67,39 @@ pub struct ModelConfig {
 #[derive(Clone, Copy, Debug)]
 enum Names {
     Json,
-    Gguf,
+    /// With the architecture, before its keys.
+    Gguf(&'static str),
 }
 
 impl Names {
     /// The source's name of a field that `config.json` calls `field`.
-    fn of(self, field: &'static str) -> &'static str {
-        match (self, field) {
-            (Names::Json, _) => field,
-            (Names::Gguf, "hidden_size") => "llama.embedding_length",
-            (Names::Gguf, "num_hidden_layers") => "llama.block_count",
-            (Names::Gguf, "intermediate_size") => "llama.feed_forward_length",
-            (Names::Gguf, "num_attention_heads") => "llama.attention.head_count",
-            (Names::Gguf, "num_key_value_heads") => "llama.attention.head_count_kv",
-            (Names::Gguf, "head_dim") => "llama.attention.key_length",
-            (Names::Gguf, "vocab_size") => "llama.vocab_size",
-            (Names::Gguf, "max_position_embeddings") => "llama.context_length",
-            (Names::Gguf, "rms_norm_eps") => "llama.attention.layer_norm_rms_epsilon",
-            (Names::Gguf, "rope_theta") => "llama.rope.freq_base",
-            (Names::Gguf, "rope_scaling.factor") => "llama.rope.scaling.factor",
-            (Names::Gguf, _) => field,
-        }
+    fn of(self, field: &'static str) -> Cow<'static, str> {
+        let Names::Gguf(architecture) = self else { return field.into() };
+        let key = match field {
+            "hidden_size" => "embedding_length",
+            "num_hidden_layers" => "block_count",
+            "intermediate_size" => "feed_forward_length",
+            "num_attention_heads" => "attention.head_count",
+            "num_key_value_heads" => "attention.head_count_kv",
+            "head_dim" => "attention.key_length",
+            "vocab_size" => "vocab_size",
+            "max_position_embeddings" => "context_length",
+            "sliding_window" => "attention.sliding_window",
+            "attention_multiplier" => "attention.scale",
+            "attn_logit_softcapping" => "attn_logit_softcapping",
+            "final_logit_softcapping" => "final_logit_softcapping",
+            "logits_scaling" | "dim_model_base" => "logit_scale",
+            "rope_theta" => "rope.freq_base",
+            "rope_scaling.factor" => "rope.scaling.factor",
+            "rope_scaling.original_max_position_embeddings" => "rope.scaling.original_context_length",
+            "rope_scaling.beta_fast" => "rope.scaling.yarn_beta_fast",
+            "rope_scaling.beta_slow" => "rope.scaling.yarn_beta_slow",
+            "rope_scaling.short_mscale" | "rope_scaling.long_mscale" => "rope.scaling.attn_factor",
+            "rope_scaling.short_factor" => return "rope_factors_short.weight".into(),
+            "rope_scaling.long_factor" => return "rope_factors_long.weight".into(),
+            _ => return field.into(),
+        };
+        format!("{architecture}.{key}").into()
     }
 
     /// INVALID_MODEL: "`field` `what`".
@@ -171,7 +184,5 @@ impl ModelConfig {
     }
 }
 
-#[cfg(test)]
-mod gguf_tests;
 #[cfg(test)]
 mod tests;

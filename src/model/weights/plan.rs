@@ -271,7 +271,9 @@ impl LoadPlan {
     /// always excused, since they follow from the configuration.
     pub fn refuse_unused(&self, ignore: impl Fn(&str) -> bool) -> Result<()> {
         for (tensor, used) in self.files.tensors().iter().zip(&self.used) {
-            let table = tensor.name.ends_with("rotary_emb.inv_freq") || tensor.name == "rope_freqs.weight";
+            let table = tensor.name.ends_with("rotary_emb.inv_freq")
+                || tensor.name == "rope_freqs.weight"
+                || tensor.name.starts_with("rope_factors_");
             if !used && !table && !ignore(&tensor.name) {
                 return Err(self
                     .files

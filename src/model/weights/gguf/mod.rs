@@ -15,7 +15,7 @@ use cursor::Cursor;
 
 use super::file::WeightFile;
 use super::files::WeightFiles;
-use super::types::{RowOrder, Tensor, checked_elements};
+use super::types::{Encoding, RowOrder, Tensor, checked_elements};
 use crate::base::quote;
 use crate::base::{Error, Result};
 
@@ -24,6 +24,9 @@ pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
 const AXES_LIMIT: u32 = 4;
 const DEFAULT_ALIGNMENT: u64 = 32;
 const ALIGNMENT_KEY: &str = "general.alignment";
+const ARCHITECTURE_KEY: &str = "general.architecture";
+/// More heads than any model has; bounds what is made of a tensor whose rows are the heads'.
+const HEADS_LIMIT: u64 = 4096;
 
 /// Reads everything but the data.
 pub(crate) fn open(file: WeightFile) -> Result<(GgufMetadata, WeightFiles)> {
@@ -50,15 +53,17 @@ pub(crate) fn open(file: WeightFile) -> Result<(GgufMetadata, WeightFiles)> {
         place(&file, tensor, data_start, alignment)?;
     }
     check_overlaps(&file, &tensors)?;
-    let rotation = rotation(&metadata)?;
+    let architecture = metadata.text(ARCHITECTURE_KEY)?.unwrap_or_default();
+    let rotation = rotation(&metadata, architecture)?;
     for tensor in &mut tensors {
-        if let Some(name) = names::model_name(&tensor.name) {
-            if let Some(head_dim) = rotation.filter(|_| names::is_rotated(&tensor.name)) {
+        if let Some(name) = names::model_name(architecture, &tensor.name) {
+            if let Some(head_dim) = rotation.filter(|_| names::is_rotated(architecture, &tensor.name)) {
                 tensor.rows = RowOrder::InterleavedHalves { head_dim };
             }
             tensor.stored_name = Some(std::mem::replace(&mut tensor.name, name));
         }
     }
+    let tensors = split_heads(&file, tensors)?;
     Ok((metadata, WeightFiles::new(vec![file], tensors)?))
 }
 
@@ -196,16 +201,51 @@ fn check_overlaps(file: &WeightFile, tensors: &[Tensor]) -> Result<()> {
     }
 }
 
+/// The families have a tensor for each head where the format has one whose rows are the heads'.
+fn split_heads(file: &WeightFile, tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    let mut split = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        let [heads, width] = tensor.shape[..] else {
+            split.push(tensor);
+            continue;
+        };
+        if !names::is_by_head(&tensor.name) {
+            split.push(tensor);
+            continue;
+        }
+        let path = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
+        let row = tensor.bytes.checked_div(heads as u64).unwrap_or(0);
+        if heads as u64 > HEADS_LIMIT || row == 0 || !matches!(tensor.encoding, Encoding::Plain(_)) {
+            let what = "must hold plain floats, a row for each head";
+            return Err(file
+                .invalid(format!("is not usable: tensor {} {what}", quote::name(tensor.stored_name())))
+                .tensor(tensor.stored_name()));
+        }
+        split.extend((0..heads).map(|head| Tensor {
+            name: format!("{path}.norms.{head}.weight"),
+            shape: vec![width],
+            offset: tensor.offset + row * head as u64,
+            bytes: row,
+            ..tensor.clone()
+        }));
+    }
+    Ok(split)
+}
+
 /// The head size of an architecture whose q and k rows are stored interleaved.
-fn rotation(metadata: &GgufMetadata) -> Result<Option<usize>> {
-    if metadata.text("general.architecture")? != Some("llama") {
+fn rotation(metadata: &GgufMetadata, architecture: &str) -> Result<Option<usize>> {
+    if !names::is_interleaved(architecture) {
         return Ok(None);
     }
-    let explicit = metadata.size("llama.attention.key_length")?;
+    let key = |name: &str| format!("{architecture}.{name}");
+    let explicit = metadata.size(&key("attention.key_length"))?;
     let derived = || -> Result<Option<usize>> {
-        let hidden = metadata.size("llama.embedding_length")?;
-        // A list of heads per layer is judged with the configuration.
-        let heads = metadata.get("llama.attention.head_count").and_then(Value::as_u64);
+        let hidden = metadata.size(&key("embedding_length"))?;
+        // The number for all layers, or the first layer's; that all are equal is checked with the configuration.
+        let heads = match metadata.get(&key("attention.head_count")) {
+            Some(Value::Numbers(numbers)) => numbers.iter().next().and_then(|heads| heads.as_u64()),
+            heads => heads.and_then(Value::as_u64),
+        };
         Ok(hidden.zip(heads).and_then(|(hidden, heads)| hidden.checked_div(usize::try_from(heads).ok()?)))
     };
     let head_dim = match explicit {

@@ -1,7 +1,7 @@
 //! Configurations from GGUF metadata.
 
-use super::*;
-use crate::base::Code;
+use crate::base::{Code, Result};
+use crate::model::config::{HeadTable, ModelConfig, RopeScaling};
 use crate::model::weights::ModelFiles;
 use crate::model::weights::testing::{GgufFile, floats, llama};
 
@@ -87,7 +87,8 @@ fn rope_scaling_from_keys_and_from_the_table() {
     assert_eq!(scaling(llama().text(kind, "linear").f32(factor, 2.0)), RopeScaling::Linear { factor: 2.0 });
     assert_eq!(scaling(llama().f32("llama.rope.scale_linear", 4.0)), RopeScaling::Linear { factor: 4.0 });
     assert_eq!(scaling(llama().f32(factor, 0.0)), RopeScaling::None);
-    refused(&llama().text(kind, "yarn"), Code::Unsupported, kind);
+    refused(&llama().text(kind, "yarn"), Code::InvalidModel, factor);
+    refused(&llama().text(kind, "spiral"), Code::Unsupported, kind);
     refused(&llama().f32(factor, -2.0), Code::InvalidModel, factor);
 
     let factors = [1.0, 1.0, 2.0, 3.0, 4.0, 8.0, 8.0, 8.0];
@@ -106,7 +107,7 @@ fn rope_scaling_from_keys_and_from_the_table() {
 fn what_would_change_the_numbers_is_refused_by_name() {
     refused(&GgufFile::new(), Code::InvalidModel, "general.architecture");
     refused(
-        &GgufFile::new().text("general.architecture", "qwen2"),
+        &GgufFile::new().text("general.architecture", "qwen2moe"),
         Code::Unsupported,
         "general.architecture",
     );

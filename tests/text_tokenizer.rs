@@ -234,7 +234,7 @@ fn a_gguf_file_decides_what_surrounds_a_text() {
 fn a_gguf_file_that_contradicts_itself_is_refused() {
     type Change = fn(&mut GgufTokenizer);
     let cases: [(Change, Code, &str, &str); 9] = [
-        (|g| g.model = "llama".into(), Code::Unsupported, "tokenizer.ggml.model", "llama"),
+        (|g| g.model = "bert".into(), Code::Unsupported, "tokenizer.ggml.model", "bert"),
         (|g| g.pre = Some("klingon".into()), Code::Unsupported, "tokenizer.ggml.pre", "klingon"),
         (|g| g.token_types.truncate(3), Code::InvalidModel, "tokenizer.ggml.token_type", "3"),
         (|g| g.tokens[5] = "a".into(), Code::InvalidModel, "tokenizer.ggml.tokens", "\"a\""),
@@ -274,6 +274,12 @@ fn a_gguf_file_that_contradicts_itself_is_refused() {
         "gpt-4o",
         "deepseek-v3",
         "glm4",
+        "chatglm-bpe",
+        "minicpm5",
+        "seed-coder",
+        "command-r",
+        "exaone4",
+        "olmo",
         "stablelm2",
     ];
     for pre in every {
@@ -291,9 +297,15 @@ fn words_are_split_as_the_file_names_it() {
     let encode = |pre: &str, text: &str| {
         let mut gguf = GgufTokenizer { pre: Some(pre.into()), add_bos: Some(false), ..bytes_with(&SPECIAL) };
         let space = byte_char(b' ');
-        for (left, right) in
-            [("1", "1"), ("11", "1"), ("a", "1"), (&space.to_string(), "1"), ("!", "a"), ("'", "T")]
-        {
+        for (left, right) in [
+            ("1", "1"),
+            ("11", "1"),
+            ("a", "1"),
+            (&space.to_string(), "1"),
+            ("!", "a"),
+            ("'", "T"),
+            ("!", "Ċ"),
+        ] {
             gguf.tokens.push(format!("{left}{right}"));
             gguf.token_types.push(1);
             gguf.merges.push(format!("{left} {right}"));
@@ -306,6 +318,8 @@ fn words_are_split_as_the_file_names_it() {
     assert_eq!(encode("smollm", "1111 1"), "1|1|1|1|_|1");
     assert_eq!(encode("llama-bpe", "1111 1"), "111|1|_|1");
     assert_eq!(encode("qwen2", "1111 1"), "1|1|1|1|_|1");
+    assert_eq!(encode("minicpm5", "1111 1"), "111|1|_|1");
+    assert_eq!((encode("qwen2", "!\n"), encode("seed-coder", "!\n")), ("!Ċ".into(), "!|Ċ".into()));
     assert_eq!(encode("gpt-2", "a1!a'T"), "a|1|!|a|'|T");
     assert_eq!(encode("llama-bpe", "a1!a'T"), "a|1|!a|'T");
 }

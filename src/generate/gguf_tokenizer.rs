@@ -42,6 +42,8 @@ fn source(metadata: &GgufMetadata) -> Result<Option<GgufTokenizer>> {
         tokens: texts("tokenizer.ggml.tokens")?,
         token_types: token_types(metadata)?,
         merges: texts("tokenizer.ggml.merges")?,
+        scores: metadata.floats("tokenizer.ggml.scores")?.unwrap_or_default(),
+        add_space_prefix: metadata.flag("tokenizer.ggml.add_space_prefix")?,
         bos: id("tokenizer.ggml.bos_token_id")?,
         eos: id("tokenizer.ggml.eos_token_id")?,
         unk: id("tokenizer.ggml.unknown_token_id")?,

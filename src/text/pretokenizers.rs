@@ -54,6 +54,11 @@ const QWEN35: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
+/// GPT-4's pattern whose punctuation takes no line ends with it.
+const SEED: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 const DEEPSEEK3: &[&str] = &[
     r"\p{N}{1,3}",
     r"[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
@@ -74,13 +79,14 @@ pub(super) fn scheme(name: Option<&str>) -> Result<Scheme> {
         "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" | "minerva-7b"
         | "mellum2" => Scheme { patterns: &[DIGIT, GPT2], ..PLAIN },
         "falcon" => Scheme { patterns: &[r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"], ..PLAIN },
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" => {
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
             Scheme { patterns: &[gpt4!(r"\p{N}{1,3}")], ignore_merges: true, add_bos: true, ..PLAIN }
         }
-        "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => {
-            Scheme { patterns: &[gpt4!(r"\p{N}{1,3}")], ..PLAIN }
-        }
-        "qwen2" | "deepseek-r1-qwen" | "megrez" => {
+        "dbrx" | "smaug-bpe" | "chatglm-bpe" => Scheme { patterns: &[gpt4!(r"\p{N}{1,3}")], ..PLAIN },
+        "glm4" => Scheme { patterns: &[gpt4!(r"\p{N}{1,3}")], ignore_merges: true, ..PLAIN },
+        "minicpm5" => Scheme { patterns: &[r"\p{N}{1,3}", gpt4!(r"\p{N}+")], ignore_merges: true, ..PLAIN },
+        "seed-coder" => Scheme { patterns: &[SEED], ..PLAIN },
+        "qwen2" | "deepseek-r1-qwen" | "megrez" | "kormo" | "f2llmv2" => {
             Scheme { patterns: &[gpt4!(r"\p{N}")], compose: true, ..PLAIN }
         }
         "stablelm2" | "hunyuan" | "grok-2" | "solar-open" => Scheme { patterns: &[gpt4!(r"\p{N}")], ..PLAIN },

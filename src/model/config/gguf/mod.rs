@@ -115,4 +115,6 @@ fn refuse_foreign(source: &Source<'_>) -> Result<()> {
 }
 
 #[cfg(test)]
+mod architecture_tests;
+#[cfg(test)]
 mod tests;

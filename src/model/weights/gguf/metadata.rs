@@ -271,6 +271,16 @@ impl GgufMetadata {
         Ok(texts.map(|texts| Counted { left: texts.len(), texts: texts.iter() }))
     }
 
+    /// A list of numbers.
+    pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>> {
+        self.typed(key, "a list of numbers", |value| match value {
+            Value::Numbers(numbers) => {
+                numbers.iter().map(|number| number.as_f64().map(|number| number as f32)).collect()
+            }
+            _ => None,
+        })
+    }
+
     /// A list of whole numbers.
     pub fn integers(&self, key: &str) -> Result<Option<Vec<i64>>> {
         self.typed(key, "a list of whole numbers", |value| match value {

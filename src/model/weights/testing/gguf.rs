@@ -73,6 +73,13 @@ impl GgufFile {
         self.entry(key, 9, &bytes)
     }
 
+    pub(crate) fn flags(self, key: &str, values: &[bool]) -> Self {
+        let mut bytes = 7u32.to_le_bytes().to_vec();
+        bytes.extend((values.len() as u64).to_le_bytes());
+        bytes.extend(values.iter().map(|value| u8::from(*value)));
+        self.entry(key, 9, &bytes)
+    }
+
     /// A tensor; the fastest axis stands first.
     pub(crate) fn tensor(mut self, name: &str, format: u32, axes: &[u64], bytes: &[u8]) -> Self {
         self.data.resize(self.data.len().next_multiple_of(self.alignment), 0);
@@ -111,16 +118,20 @@ impl GgufFile {
 
 /// The metadata of a llama with two layers: hidden 64, 4 heads of 16, 2 for keys and values.
 pub(crate) fn llama() -> GgufFile {
+    architecture("llama", 2, "layer_norm_rms_epsilon").u32("llama.rope.dimension_count", 16)
+}
+
+/// The same of another architecture, with that many layers and this key for its norms' epsilon.
+pub(crate) fn architecture(name: &str, layers: u32, epsilon: &str) -> GgufFile {
     GgufFile::new()
-        .text("general.architecture", "llama")
+        .text("general.architecture", name)
         .text("general.name", "Tiny")
-        .u32("llama.block_count", 2)
-        .u32("llama.context_length", 256)
-        .u32("llama.embedding_length", 64)
-        .u32("llama.feed_forward_length", 96)
-        .u32("llama.attention.head_count", 4)
-        .u32("llama.attention.head_count_kv", 2)
-        .u32("llama.rope.dimension_count", 16)
-        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-        .u32("llama.vocab_size", 8)
+        .u32(&format!("{name}.block_count"), layers)
+        .u32(&format!("{name}.context_length"), 256)
+        .u32(&format!("{name}.embedding_length"), 64)
+        .u32(&format!("{name}.feed_forward_length"), 96)
+        .u32(&format!("{name}.attention.head_count"), 4)
+        .u32(&format!("{name}.attention.head_count_kv"), 2)
+        .f32(&format!("{name}.attention.{epsilon}"), 1e-5)
+        .u32(&format!("{name}.vocab_size"), 8)
 }

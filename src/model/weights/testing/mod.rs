@@ -2,7 +2,7 @@
 
 mod gguf;
 
-pub(crate) use gguf::{GgufFile, llama, text};
+pub(crate) use gguf::{GgufFile, architecture, llama, text};
 
 use std::fmt::Write as _;
 use std::path::Path;

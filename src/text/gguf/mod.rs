@@ -1,37 +1,41 @@
 //! A tokenizer from the metadata of a GGUF file.
 
+mod pieces;
+
 use std::collections::{BTreeSet, HashMap};
 
-use tokenizers::models::bpe::BPE;
+use tokenizers::models::bpe::{BPE, BpeBuilder};
 use tokenizers::normalizers::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, NormalizerWrapper};
 
-use super::Tokenizer;
-use super::added::surround;
-use super::chat::ChatTemplates;
-use super::decode::Pipeline;
-use super::guard::unpanicked;
-use super::pretokenizers::scheme;
-use super::tokenizer::Roles;
 use crate::base::quote::{brief, quote};
 use crate::base::{Error, Result};
+use crate::text::Tokenizer;
+use crate::text::added::surround;
+use crate::text::chat::ChatTemplates;
+use crate::text::decode::Pipeline;
+use crate::text::guard::unpanicked;
+use crate::text::pretokenizers::scheme;
+use crate::text::tokenizer::Roles;
 
 /// What a GGUF file says of its tokenizer, as read; the keys are those after `tokenizer.`.
-///
-/// `ggml.add_space_prefix` is absent: it says nothing about byte-level vocabularies.
 #[derive(Clone, Debug, Default)]
 pub struct GgufTokenizer {
-    /// `ggml.model`: the kind of vocabulary; only `gpt2`, byte-level BPE, is supported.
+    /// `ggml.model`: the kind of vocabulary: `gpt2`, byte-level BPE, or `llama`, SentencePiece's.
     pub model: String,
-    /// `ggml.pre`: how words are split.
+    /// `ggml.pre`: how words are split; SentencePiece's are not.
     pub pre: Option<String>,
     /// `ggml.tokens`.
     pub tokens: Vec<String>,
     /// `ggml.token_type`, one per token, or empty.
     pub token_types: Vec<i32>,
-    /// `ggml.merges`: two tokens with a space between.
+    /// `ggml.merges`: two tokens with a space between; of byte-level vocabularies.
     pub merges: Vec<String>,
+    /// `ggml.scores`, one per token; of SentencePiece's vocabularies.
+    pub scores: Vec<f32>,
+    /// `ggml.add_space_prefix`; of SentencePiece's vocabularies.
+    pub add_space_prefix: Option<bool>,
     /// `ggml.bos_token_id`.
     pub bos: Option<u32>,
     /// `ggml.eos_token_id`.
@@ -54,6 +58,7 @@ pub struct GgufTokenizer {
 
 /// Token types of GGUF that matter here.
 mod kind {
+    pub(super) const NORMAL: i32 = 1;
     pub(super) const UNKNOWN: i32 = 2;
     pub(super) const CONTROL: i32 = 3;
     pub(super) const USER_DEFINED: i32 = 4;
@@ -63,54 +68,79 @@ mod kind {
 impl Tokenizer {
     /// Builds the tokenizer that a GGUF file describes.
     ///
-    /// UNSUPPORTED for a vocabulary that is not byte-level BPE and for an unknown way of splitting
-    /// words; INVALID_MODEL naming the key, and the index where there is one, for contradictions.
+    /// UNSUPPORTED for another kind of vocabulary and for an unknown way of splitting words; INVALID_MODEL naming the
+    /// key, and the index where there is one, for contradictions.
     pub fn from_gguf(source: GgufTokenizer) -> Result<Tokenizer> {
-        if source.model != "gpt2" {
-            return Err(Error::unsupported(format!(
-                "the tokenizer kind {} is not supported in GGUF files; only \"gpt2\" is",
-                quote(&source.model)
+        match source.model.as_str() {
+            "gpt2" => byte_level(&source),
+            "llama" => pieces(&source.with_usual_ids()),
+            other => Err(Error::unsupported(format!(
+                "the tokenizer kind {} is not supported in GGUF files; \"gpt2\" and \"llama\" are",
+                quote(other)
             ))
-            .field("tokenizer.ggml.model"));
+            .field("tokenizer.ggml.model")),
         }
-        let scheme = scheme(source.pre.as_deref())?;
-        source.check()?;
-        let vocabulary = source.vocabulary()?;
-        let merges = source.merges()?;
-        let model = unpanicked(|| {
-            BPE::builder()
-                .vocab_and_merges(vocabulary, merges)
-                .ignore_merges(scheme.ignore_merges)
-                .cache_capacity(0)
-                .build()
-        });
-        let invalid = |reason: String| Error::invalid_model(reason).field("tokenizer.ggml.merges");
-        let model = model
-            .map_err(|_| invalid("the tokens and merges of the tokenizer contradict each other".into()))?
-            .map_err(|e| invalid(brief(&e.to_string())))?;
-
-        let mut inner = tokenizers::Tokenizer::new(model);
-        if scheme.compose {
-            let failed = |e: tokenizers::Error| Error::internal(e.to_string());
-            inner.with_normalizer(Some(NormalizerWrapper::NFC(NFC))).map_err(failed)?;
-        }
-        inner.with_pre_tokenizer(Some(scheme.pre_tokenizer()?));
-        inner.with_decoder(Some(ByteLevel::default()));
-        inner
-            .add_tokens(source.added_tokens())
-            .map_err(|e| Error::invalid_model(e.to_string()).field("tokenizer.ggml.tokens"))?;
-        let before = source.bos.filter(|_| source.add_bos.unwrap_or(scheme.add_bos));
-        let after = source.eos.filter(|_| source.add_eos == Some(true));
-        if before.is_some() || after.is_some() {
-            inner.with_post_processor(Some(surround(before, after)?));
-        }
-        let roles = source.roles();
-        let templates = ChatTemplates::from_parts(source.chat_template, source.named_templates);
-        Tokenizer::assemble_sized(inner, Pipeline::byte_level(), roles, templates, source.tokens.len())
     }
 }
 
+fn byte_level(source: &GgufTokenizer) -> Result<Tokenizer> {
+    let scheme = scheme(source.pre.as_deref())?;
+    source.check()?;
+    let model = BPE::builder()
+        .vocab_and_merges(source.vocabulary()?, source.merges()?)
+        .ignore_merges(scheme.ignore_merges)
+        .cache_capacity(0);
+    let mut inner = tokenizer(model)?;
+    if scheme.compose {
+        set_normalizer(&mut inner, NormalizerWrapper::NFC(NFC))?;
+    }
+    inner.with_pre_tokenizer(Some(scheme.pre_tokenizer()?));
+    inner.with_decoder(Some(ByteLevel::default()));
+    source.finish(inner, Pipeline::byte_level(), scheme.add_bos)
+}
+
+fn pieces(source: &GgufTokenizer) -> Result<Tokenizer> {
+    source.check()?;
+    let mut inner = tokenizer(source.piece_model()?)?;
+    set_normalizer(&mut inner, source.piece_normalizer()?)?;
+    let (decoder, pipeline) = source.piece_decoder()?;
+    inner.with_decoder(Some(decoder));
+    source.finish(inner, pipeline, true)
+}
+
+fn tokenizer(model: BpeBuilder) -> Result<tokenizers::Tokenizer> {
+    let invalid = |reason: String| Error::invalid_model(reason).field("tokenizer.ggml.merges");
+    let model = unpanicked(|| model.build())
+        .map_err(|_| invalid("the tokens and merges of the tokenizer contradict each other".into()))?
+        .map_err(|e| invalid(brief(&e.to_string())))?;
+    Ok(tokenizers::Tokenizer::new(model))
+}
+
+fn set_normalizer(inner: &mut tokenizers::Tokenizer, normalizer: NormalizerWrapper) -> Result<()> {
+    inner.with_normalizer(Some(normalizer)).map_err(|e| Error::internal(e.to_string()))?;
+    Ok(())
+}
+
 impl GgufTokenizer {
+    /// Adds what does not depend on the kind of vocabulary. `add_bos`: unless the file says so.
+    fn finish(
+        &self,
+        mut inner: tokenizers::Tokenizer,
+        pipeline: Pipeline,
+        add_bos: bool,
+    ) -> Result<Tokenizer> {
+        inner
+            .add_tokens(self.added_tokens())
+            .map_err(|e| Error::invalid_model(e.to_string()).field("tokenizer.ggml.tokens"))?;
+        let before = self.bos.filter(|_| self.add_bos.unwrap_or(add_bos));
+        let after = self.eos.filter(|_| self.add_eos == Some(true));
+        if before.is_some() || after.is_some() {
+            inner.with_post_processor(Some(surround(before, after)?));
+        }
+        let templates = ChatTemplates::from_parts(self.chat_template.clone(), self.named_templates.clone());
+        Tokenizer::assemble_sized(inner, pipeline, self.roles(), templates, self.tokens.len())
+    }
+
     fn check(&self) -> Result<()> {
         let count = self.tokens.len();
         if !self.token_types.is_empty() && self.token_types.len() != count {
@@ -134,7 +164,7 @@ impl GgufTokenizer {
     }
 
     fn kind(&self, index: usize) -> i32 {
-        self.token_types.get(index).copied().unwrap_or(1)
+        self.token_types.get(index).copied().unwrap_or(kind::NORMAL)
     }
 
     /// All tokens but the unused ones, which pad the table.

@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from typing import Any, Callable, Dict, List, Optional
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bindings" / "python")]
 
+import large_model  # noqa: E402
 from parity.reference_process import THREADS, environment  # noqa: E402
 from support.paths import BINDING, FAKE_LIBRARY, HEADER, REAL_LIBRARY, TARGET, smollm2  # noqa: E402
 from support.reference_weights import smollm2_folder  # noqa: E402
@@ -435,9 +437,45 @@ def cancelling(pairs: int) -> List[Figure]:
     ]
 
 
+def loading(pairs: int) -> List[Figure]:
+    """Loads with the files in the page cache: a small GGUF file, and 2 GB of bfloat16 against a copy of memory."""
+    session, copy = compiled("session", REAL_LIBRARY), compiled("copy", None)
+    runs = [output([str(session), str(smollm2()), "16", "2"]) for _ in range(pairs + 1)][1:]
+    small = statistics.median(run["load_seconds"] for run in runs)
+    folder = OUT / "large-model"
+    size = large_model.write(folder)
+    try:
+        shares, seconds, peaks, copies, fresh = [], [], [], [], []
+        output([str(session), str(folder), "16", "2"])
+        for _ in range(pairs):
+            plain = output([str(copy), str(size), str(THREADS)])
+            run = output([str(session), str(folder), "16", "2"])
+            shares.append(size / run["load_seconds"] / plain["bytes_per_second"])
+            seconds.append(run["load_seconds"])
+            peaks.append(run["peak_resident_bytes"] / run["weight_bytes"])
+            copies.append(plain["bytes_per_second"] / 1e9)
+            fresh.append(plain["fresh_bytes_per_second"] / 1e9)
+    finally:
+        shutil.rmtree(folder)
+    middle = statistics.median
+    return [
+        Figure("load of SmolLM2, GGUF Q4_1, warm", small, "s", 0.4, True, f"median of {pairs}"),
+        Figure(
+            "load of 2 GB of bfloat16, warm, of a copy of memory", middle(shares), "x", 0.6,
+            detail=f"{size / 1e9 / middle(seconds):.2f} of {middle(copies):.2f} GB/s "
+            f"({middle(fresh):.2f} into fresh memory), {pairs} pairs",
+        ),
+        Figure(
+            "peak resident memory of that load, over its weights", middle(peaks), "x", 1.1, True,
+            "a prompt of 16 included",
+        ),
+    ]
+
+
 GROUPS: Dict[str, Callable[[int], List[Figure]]] = {
     "boundary": boundary,
     "session": session,
+    "loading": loading,
     "cancelling": cancelling,
     "mlx-lm": against_mlx_lm,
     "half": half_precision,

@@ -173,7 +173,7 @@ fn feed(
         let file_bytes = piece.file_bytes;
         ahead.push_back(engine.owner().begin("a piece of a load", move |context| {
             let Some(unfinished) = context.slab.get_mut::<Option<Unfinished>>(key)? else { return Ok(()) };
-            unfinished.promise.take(piece.bytes.len() as u64);
+            unfinished.promise.take(piece.memory);
             unfinished.builder.accept(piece)
         })?);
         done = (done + file_bytes).min(total);

@@ -93,6 +93,8 @@ pub struct WeightPiece {
     /// Byte offset in the kept tensor.
     pub offset: usize,
     pub bytes: Vec<u8>,
+    /// Bytes of memory that it takes, here or where the source has put it already.
+    pub memory: u64,
     /// File bytes read to make it, for progress.
     pub file_bytes: u64,
 }

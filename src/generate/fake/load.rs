@@ -130,6 +130,7 @@ impl ModelSource for FakeSource {
             tensor: 0,
             offset: self.read as usize,
             bytes: vec![1; size as usize],
+            memory: size,
             file_bytes: size,
         };
         self.read += size;

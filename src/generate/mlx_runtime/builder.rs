@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::cache_forms::CacheForms;
 use super::model::MlxModel;
 use super::pace::Speed;
+use super::packed::PackedMatrices;
 use crate::base::{Error, Result};
 use crate::generate::runtime::{ModelBuilder, TokenModel, WeightPiece};
+use crate::mlx::ops::Weight;
 use crate::mlx::{self, Arena, DeviceKind, Dtype, StagedTensor};
 use crate::model::dense::DensePlan;
 use crate::model::footprint::Footprint;
@@ -32,6 +34,8 @@ pub(super) struct Blueprint {
     pub(super) activation: Dtype,
     /// Of most floats in the files.
     pub(super) float: Dtype,
+    /// Where the source puts matrices that it has packed itself.
+    pub(super) packed: PackedMatrices,
 }
 
 /// Bytes of a matrix whose memory goes back to the system at once when it has been packed.
@@ -73,6 +77,12 @@ impl MlxBuilder {
 impl ModelBuilder for MlxBuilder {
     fn accept(&mut self, piece: WeightPiece) -> Result<()> {
         let index = piece.tensor;
+        if let Some(weight) = self.blueprint.packed.take(index)
+            && let Some(slot) = self.slots.get_mut(index)
+        {
+            *slot = Slot::Full(Part::Weight(Weight::Packed(weight)));
+            return Ok(());
+        }
         if let Some(Slot::Empty) = self.slots.get(index) {
             self.slots[index] = Slot::Filling(self.stage(index)?);
         }

@@ -8,6 +8,7 @@ mod cache_forms;
 mod model;
 mod needs;
 mod pace;
+mod packed;
 mod pending;
 mod resident;
 mod runtime;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::builder::{Blueprint, MlxBuilder};
 use super::cache_forms::CacheForms;
+use super::packed::{PackedMatrices, Packer};
 use super::resident::resident_bytes;
 use crate::base::info::ModelInfo;
 use crate::base::options::{ComputeType, Device, EngineOptions, ModelOptions, Numerics};
@@ -40,6 +41,7 @@ pub(super) struct MlxSource {
     load_bytes: u64,
     pieces: PieceReader,
     blueprint: Blueprint,
+    packer: Option<Packer>,
 }
 
 /// What headers and options settle before a tokenizer or a weight is read.
@@ -176,10 +178,14 @@ impl MlxSource {
             forms,
             activation: dtype_of(activation),
             float: dtype_of(weights.float_type()),
+            packed: PackedMatrices::default(),
         };
+        // Where our kernels compute, matrices of floats are packed by those who read them.
+        let packer = (forms.arithmetic == Arithmetic::Kernels)
+            .then(|| Packer::new(plan.kept(), plan.linears(), blueprint.packed.clone(), threads, cancel));
         let file_bytes = plan.file_bytes();
         let pieces = plan.pieces(threads);
-        Ok(MlxSource { info, tokenizer, file_bytes, load_bytes, blueprint, pieces })
+        Ok(MlxSource { info, tokenizer, file_bytes, load_bytes, blueprint, packer, pieces })
     }
 }
 
@@ -280,12 +286,27 @@ impl ModelSource for MlxSource {
     }
 
     fn next_piece(&mut self) -> Result<Option<WeightPiece>> {
+        if let Some(packer) = &mut self.packer
+            && let Some(matrix) = self.pieces.whole()
+            && packer.pack(&matrix, &self.blueprint.kept)?
+        {
+            self.pieces.pass();
+            let (tensor, file_bytes) = (matrix.target, matrix.bytes());
+            return Ok(Some(WeightPiece {
+                tensor,
+                offset: 0,
+                bytes: Vec::new(),
+                memory: file_bytes,
+                file_bytes,
+            }));
+        }
         let Some(piece) = self.pieces.next_piece()? else {
             return Ok(None);
         };
         Ok(Some(WeightPiece {
             tensor: piece.tensor,
             offset: piece.offset,
+            memory: piece.bytes.len() as u64,
             bytes: piece.bytes,
             file_bytes: piece.file_bytes,
         }))

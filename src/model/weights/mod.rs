@@ -34,7 +34,7 @@ pub use file::WeightFile;
 pub use files::WeightFiles;
 pub use gguf::GgufMetadata;
 pub use model_files::{Format, ModelFiles};
-pub use pieces::{Piece, PieceReader};
+pub use pieces::{Piece, PieceReader, WholeMatrix};
 pub use plan::{Keep, KeptTensor, LoadPlan, PlannedLinear, Quantized};
 pub use types::{ElementType, Encoding, Tensor};
 

@@ -186,7 +186,12 @@ impl Layout {
         let size = float.size();
         assert!(rows <= BLOCK && dest.len() == self.block_bytes());
         assert!(elements.len() == rows * self.inputs * size);
-        dest.fill(0);
+        if rows == BLOCK && size == 2 {
+            return interleave_halves(dest, elements, self.inputs);
+        }
+        if rows < BLOCK {
+            dest.fill(0);
+        }
         for (row, elements) in elements.chunks_exact(self.inputs * size).enumerate() {
             for (line, element) in dest.chunks_exact_mut(BLOCK * size).zip(elements.chunks_exact(size)) {
                 line[row * size..][..size].copy_from_slice(element);
@@ -228,4 +233,43 @@ impl Layout {
             }
         }
     }
+}
+
+/// `[32][inputs]` elements of two bytes to `[inputs][32]`, in squares of four by four that fit into registers.
+fn interleave_halves(dest: &mut [u8], elements: &[u8], inputs: usize) {
+    const LINE: usize = BLOCK * 2;
+    let row = inputs * 2;
+    let squares = inputs / 4;
+    for (index, lines) in dest.chunks_exact_mut(4 * LINE).enumerate() {
+        for rows in 0..BLOCK / 4 {
+            let four: [u64; 4] = std::array::from_fn(|lane| {
+                let at = (rows * 4 + lane) * row + index * 8;
+                elements.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+            });
+            for (line, value) in lines.chunks_exact_mut(LINE).zip(transposed(four)) {
+                line[rows * 8..][..8].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
+    // Inputs that make no square.
+    for input in squares * 4..inputs {
+        for lane in 0..BLOCK {
+            let from = lane * row + input * 2;
+            dest[input * LINE + lane * 2..][..2].copy_from_slice(&elements[from..from + 2]);
+        }
+    }
+}
+
+/// Four rows of four 16-bit elements, the first in the lowest bits, as four columns.
+fn transposed([a, b, c, d]: [u64; 4]) -> [u64; 4] {
+    const EVEN: u64 = 0x0000_ffff_0000_ffff;
+    const LOW: u64 = 0xffff_ffff;
+    let pairs = |x: u64, y: u64| (x & EVEN | (y & EVEN) << 16, x >> 16 & EVEN | y & !EVEN);
+    let ((ab_even, ab_odd), (cd_even, cd_odd)) = (pairs(a, b), pairs(c, d));
+    [
+        ab_even & LOW | cd_even << 32,
+        ab_odd & LOW | cd_odd << 32,
+        ab_even >> 32 | cd_even & !LOW,
+        ab_odd >> 32 | cd_odd & !LOW,
+    ]
 }

@@ -1566,7 +1566,7 @@ mlxgen_status mlxgen_model_description_init(mlxgen_model_description *descriptio
 
 /**
  * Loads a model from a folder (config.json and safetensors), a repository's folder in the cache of the Hugging Face hub
- * (its `main`), or a .gguf file. NULL as `options`
+ * (its revision main), or a .gguf file. NULL as `options`
  * means the defaults. The files are not needed afterwards. Nothing is kept of a load that fails.
  *
  * Threads: any thread.

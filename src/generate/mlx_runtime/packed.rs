@@ -49,7 +49,7 @@ impl Packer {
                 &[outputs, inputs] => Some((weight, [outputs, inputs])),
                 _ => None,
             },
-            PlannedLinear::Affine { .. } => None,
+            PlannedLinear::Affine { .. } | PlannedLinear::Microscaled { .. } => None,
         });
         let cancel = cancel.clone();
         Packer { matrices, arena: Arena::new(), threads: threads.max(1), cancel, dense: dense.collect() }

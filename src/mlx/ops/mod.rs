@@ -8,6 +8,8 @@ mod attention;
 mod embedding;
 mod fused;
 mod fused_attention;
+#[cfg(all(test, target_os = "linux"))]
+mod fused_attention_tests;
 mod fused_rows;
 #[cfg(all(test, target_os = "linux"))]
 mod fused_tests;

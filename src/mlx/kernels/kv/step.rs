@@ -31,6 +31,22 @@ pub struct CausalAttention {
     pub growth: Option<QueryGrowth>,
 }
 
+impl CausalAttention {
+    fn check_norms(&self) -> Result<()> {
+        let Some(norms) = &self.norms else { return Ok(()) };
+        let gains = |heads: usize| match norms.form {
+            HeadNorm::Shared => self.head_dim,
+            HeadNorm::Whole | HeadNorm::Own => heads * self.head_dim,
+        };
+        // Where keys are stored alone there are no queries.
+        let queries_fit = self.heads == 0 || norms.queries.len() == gains(self.heads);
+        if queries_fit && norms.keys.len() == gains(self.kv_heads) {
+            return Ok(());
+        }
+        Err(Error::internal("norms of other heads than those of the layer"))
+    }
+}
+
 /// Norms of the queries and keys of a token.
 #[derive(Debug)]
 pub struct HeadNorms {
@@ -146,6 +162,7 @@ impl Step {
         {
             return Err(Error::internal("a cache of another layer's shape"));
         }
+        attention.check_norms()?;
         segments.make_room(offset, offset + projected.dim(1) as usize)?;
         let (table, segment) = (segments.table(), segments.segment_tokens());
         Ok(Step { attention, visible, shape, segment, table, offset })

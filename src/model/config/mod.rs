@@ -185,4 +185,6 @@ impl ModelConfig {
 }
 
 #[cfg(test)]
+mod family_tests;
+#[cfg(test)]
 mod tests;

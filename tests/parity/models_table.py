@@ -30,6 +30,10 @@ Where the reference leaves out what a file asks for, the file decides: sliding w
 the whole prompt reaches; keys that a cache holds stay as they were turned.
 
 The text models inside `gemma3` and `mistral3` files are read by the same descriptions; their other parts are ignored.
+
+GGUF files are read of the architectures llama, qwen2, qwen3, gemma2, gemma3, phi3, smollm3, olmo2, granite, cohere2, glm4,
+exaone4, seed_oss, ernie4_5, nemotron, minicpm, starcoder2 and stablelm: `tests/parity/test_gguf_families.py` writes tiny models as
+such files and finds the scores of their folders, bit for bit.
 """
 
 #: Fields that do not distinguish a family.

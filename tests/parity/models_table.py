@@ -26,8 +26,11 @@ own, within 0.0001 of the greatest score, and the same bits however the prompt i
 FOOT = """
 Where the reference leaves out what a file asks for, the file decides: sliding windows of `mistral`, `phi3`,
 `starcoder2` and `gemma2`, the activation of `starcoder2`, and LongRoPE's list for short sequences (tests:
-`tests/parity/test_family_cases.py`). A rotation that depends on the length (`dynamic`, `longrope`) takes the length that
-the whole prompt reaches; keys that a cache holds stay as they were turned.
+`tests/parity/test_family_cases.py`). `rope_parameters`, `rope_traditional`, `layer_types` and the scales of `longrope` are obeyed
+in every family, also where mlx-lm does not read them. A rotation that depends on the length (`dynamic`, `longrope`) takes,
+under `fast`, the length that the whole prompt reaches, and under `exact`, as in mlx-lm, that of each forward; keys that a cache
+holds stay as they were turned. Layers that slide keep their window alone; where mlx-lm keeps everything behind a mask
+(`ministral3` inside `mistral3`, `smollm3` with windows), the last bits may differ.
 
 The text models inside `gemma3` and `mistral3` files are read by the same descriptions; their other parts are ignored.
 

@@ -93,6 +93,10 @@ fn patterns_of_sliding_layers() {
     assert_eq!(windows(&exaone(json!("LLG"))), [Some(16), Some(16), None, Some(16)]);
     assert_eq!(windows(&exaone(json!(4))), [Some(16), Some(16), Some(16), None]);
     assert_eq!(windows(&exaone(json!(null))), [None; 4]);
+    // A list of layers is more than a pattern.
+    let full = ["full_attention"; 4];
+    let both = json!({"sliding_window": 16, "sliding_window_pattern": "LLG", "layer_types": full});
+    assert_eq!(windows(&file("exaone4", both)), [None; 4]);
     for bad in [json!(""), json!("LX"), json!(0)] {
         refused(&exaone(bad), Code::InvalidModel, "sliding_window_pattern");
     }
@@ -183,4 +187,9 @@ fn what_a_family_does_not_compute_is_refused_by_name() {
     assert_eq!(open(&granite(4.0)).unwrap().head.divisor, Some(4.0));
     refused(&granite(0.0), Code::InvalidModel, "logits_scaling");
     refused(&file("granite", json!({})), Code::InvalidModel, "embedding_multiplier");
+    // Numbers that float32 makes 0 or infinite.
+    refused(&granite(1e-320), Code::InvalidModel, "logits_scaling");
+    refused(&file("llama", json!({"rope_theta": 1e-320})), Code::InvalidModel, "rope_theta");
+    let eps = json!({"layer_norm_eps": 1e-5, "head_dim": 16, "logit_scale": 1e300});
+    refused(&file("cohere2", eps), Code::InvalidModel, "logit_scale");
 }

@@ -162,6 +162,23 @@ impl ModelConfig {
         if !(self.attention.scale > 0.0 && self.attention.scale <= f64::from(f32::MAX)) {
             return bad("attention_multiplier", format!("gives a scale of {}", self.attention.scale));
         }
+        // In float32, in which they are used.
+        let embedding_scale = self.embedding_scale.map(|scale| match scale {
+            EmbeddingScale::Plain(factor)
+            | EmbeddingScale::Rounded(factor)
+            | EmbeddingScale::Bfloat16(factor) => factor,
+        });
+        for (field, number) in [
+            ("embedding_multiplier", embedding_scale),
+            ("residual_multiplier", self.residual_scale),
+            ("logit_scale", self.head.factor),
+        ] {
+            if let Some(number) = number
+                && !(number as f32).is_finite()
+            {
+                return bad(field, format!("gives {number}, which float32 cannot hold"));
+            }
+        }
         for (field, number) in [
             ("attn_logit_softcapping", self.attention.softcap),
             ("final_logit_softcapping", self.head.softcap),
@@ -169,7 +186,7 @@ impl ModelConfig {
             ("dim_model_base", self.head.input_divisor),
         ] {
             if let Some(number) = number
-                && !(number > 0.0 && number <= f64::from(f32::MAX))
+                && !(number > 0.0 && (number as f32).is_normal())
             {
                 return bad(field, format!("gives {number}; it must be above 0"));
             }

@@ -209,7 +209,18 @@ impl Rope {
                 }
                 Ok(())
             }
-            RopeScaling::Yarn { factor, original_max_positions, beta_fast, beta_slow, .. } => {
+            RopeScaling::Yarn {
+                factor,
+                original_max_positions,
+                beta_fast,
+                beta_slow,
+                mscale,
+                mscale_all_dim,
+            } => {
+                let scale = yarn_scale(*factor, *mscale) / yarn_scale(*factor, *mscale_all_dim);
+                if !(scale as f32).is_finite() {
+                    return bad("rope_scaling.mscale", format!("gives a factor of {scale}"));
+                }
                 above_zero(&[
                     ("rope_scaling.factor", *factor),
                     ("rope_scaling.original_max_position_embeddings", *original_max_positions),
@@ -260,8 +271,9 @@ impl Rope {
     }
 }
 
+/// Whether a number is above 0 as float32 too, in which it is used.
 fn positive(value: f64) -> bool {
-    value > 0.0 && value <= f64::from(f32::MAX)
+    (value as f32).is_normal() && value > 0.0
 }
 
 /// The type of a section may stand under `type` or `rope_type`.

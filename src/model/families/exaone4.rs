@@ -12,6 +12,8 @@ pub fn describe(fields: &Fields<'_>) -> Result<ModelConfig> {
     config.block = BlockConfig::AFTER;
     config.attention.head_norm = Some(HeadNorm::Shared);
     let sliding = match fields.get(PATTERN) {
+        // Newer files list the layers.
+        _ if fields.get("layer_types").is_some() => config.slide(fields, Windows::None, None)?,
         // Such as `LLLG`: local and global layers, over and over.
         Some(Value::String(pattern)) => {
             let pattern = pattern.as_bytes();

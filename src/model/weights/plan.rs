@@ -216,6 +216,11 @@ impl LoadPlan {
                 Some(to) if to != from => (Kernel::Cast { from, to }, to),
                 _ => (Kernel::Copy { size: from.size() }, from),
             },
+            // Rows that are exchanged are whole blocks in a matrix only.
+            Encoding::Block(format) if tensor.shape.len() < 2 && tensor.rows != RowOrder::Natural => {
+                let what = format!("holds {}; its rows are exchanged, so floats are needed", format.name());
+                return Err(files.invalid(tensor, what));
+            }
             Encoding::Block(format) => {
                 let to = self.keep.float.unwrap_or(ElementType::F32);
                 (Kernel::Blocks { format, to }, to)

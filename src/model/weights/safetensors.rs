@@ -133,11 +133,14 @@ fn validate(
     for (index, entry) in declared.iter().enumerate() {
         if entry.begin != covered {
             let what = if entry.begin < covered { "overlaps the tensor before it" } else { "leaves a hole" };
-            let before = index.checked_sub(1).map_or("the start", |before| &declared[before].name);
+            let before = index
+                .checked_sub(1)
+                .map_or_else(|| "the start".to_owned(), |before| quote::name(&declared[before].name));
             return Err(file
                 .invalid(format!(
                     "is damaged: tensor {} begins at byte {} of the data and {what} (expected {covered}, after {before})",
-                    entry.name, entry.begin
+                    quote::name(&entry.name),
+                    entry.begin
                 ))
                 .tensor(&entry.name)
                 .position(data_start + entry.begin));

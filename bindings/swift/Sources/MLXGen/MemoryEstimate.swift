@@ -42,7 +42,8 @@ public struct MemoryEstimate: Equatable, Sendable {
     /// - Throws: ``MLXGenError``: `notFound`, `invalidModel` with file and tensor, `unsupported`, `invalidArgument`, `io`;
     ///   `CancellationError` when the task was cancelled.
     public static func of(
-        _ url: URL, engine: Engine? = nil, options: Model.Options = .init(), context: Int = 0, budget: Int = 0,
+        _ url: URL, engine: Engine? = nil, options: Model.Options = .init(), context: Int = 0,
+        budget: Int = 0,
         capacity: Int = 0, kvType: CacheSet.KVType = .automatic, precision: CacheSet.KVPrecision? = nil,
         window: CacheSet.KVWindow? = nil, pages: CacheSet.KVPages? = nil
     ) async throws -> MemoryEstimate {

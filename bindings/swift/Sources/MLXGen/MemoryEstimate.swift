@@ -38,13 +38,17 @@ public struct MemoryEstimate: Equatable, Sendable {
     ///   - options: how the model would be loaded.
     ///   - context: tokens to ask about; 0: the most that there can be.
     ///   - budget: bytes to compare with; 0: the engine's limit.
-    ///   - capacity: as for ``CacheSet``; so are `kvType`, `precision`, `window` and `pages`.
+    ///   - capacity: most tokens of the cache set, as for ``CacheSet``; 0: the model's limit.
+    ///   - kvType: element type of its keys and values.
+    ///   - precision: to what they are reduced, if they are.
+    ///   - window: the latest tokens that layers keep, if not all.
+    ///   - pages: where segments come from, if from pages.
     /// - Throws: ``MLXGenError``: `notFound`, `invalidModel` with file and tensor, `unsupported`, `invalidArgument`, `io`;
     ///   `CancellationError` when the task was cancelled.
     public static func of(
         _ url: URL, engine: Engine? = nil, options: Model.Options = .init(), context: Int = 0,
-        budget: Int = 0,
-        capacity: Int = 0, kvType: CacheSet.KVType = .automatic, precision: CacheSet.KVPrecision? = nil,
+        budget: Int = 0, capacity: Int = 0, kvType: CacheSet.KVType = .automatic,
+        precision: CacheSet.KVPrecision? = nil,
         window: CacheSet.KVWindow? = nil, pages: CacheSet.KVPages? = nil
     ) async throws -> MemoryEstimate {
         try Library.checkInterface()

@@ -15,7 +15,7 @@ from .families import DTYPES
 
 SIZE = 100
 #: float32 activations over keys and values in float32 differ from MLX's by rounding alone: a few units in the last
-#: place a product, which random layers make larger. Measured: below 3e-5 of the largest score.
+#: place a product, which random layers make larger.
 BOUND = 1e-4
 #: Their rotation depends on the length that a sequence reaches, so prompts that are appended in parts are other
 #: sequences. How the library cuts one prompt into forwards changes nothing.

@@ -264,11 +264,6 @@ impl Rope {
             }
         }
     }
-
-    /// Whether the rotation depends on how long the sequence is, so that keys of an earlier length stay as they are.
-    pub fn depends_on_length(&self) -> bool {
-        matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::Long(_))
-    }
 }
 
 /// Whether a number is above 0 as float32 too, in which it is used.

@@ -1,6 +1,6 @@
 //! From planned tensors that have been read to the graph.
 
-use super::graph::{Dense, Head, LayerKind};
+use super::graph::{Dense, Head};
 use super::plan::{
     DensePlan, PlannedHeadNorm, PlannedLayer, PlannedMlp, PlannedNorm, PlannedProduct, PlannedProjections,
 };
@@ -17,7 +17,7 @@ pub(super) fn graph(plan: &DensePlan, tensors: &Tensors) -> Result<Dense> {
     let builder = Builder { config: &plan.config, tensors };
     let ropes: Vec<Rope> = plan.config.ropes.iter().map(rope_of).collect::<Result<_>>()?;
     let blocks = plan.layers.iter().map(|layer| builder.block(layer, &ropes)).collect::<Result<Vec<_>>>()?;
-    let kinds = plan.layers.iter().map(|layer| LayerKind { window: layer.config.window }).collect();
+    let windows = plan.layers.iter().map(|layer| layer.config.window).collect();
     let embedding = tensors.weight(&plan.embedding)?;
     let head = match &plan.head {
         Some(head) => tensors.weight(head)?,
@@ -31,7 +31,7 @@ pub(super) fn graph(plan: &DensePlan, tensors: &Tensors) -> Result<Dense> {
             .map(|scale| builder.embedding_scale(scale))
             .transpose()?,
         blocks,
-        kinds,
+        windows,
         norm: builder.norm(plan.norm)?,
         head: Head { linear: Linear::new(head, None)?, config: plan.config.head },
         arithmetic: tensors.arithmetic(),

@@ -13,17 +13,11 @@ pub(super) struct Dense {
     pub(super) embedding: Weight,
     pub(super) embedding_scale: Option<EmbeddingScale>,
     pub(super) blocks: Vec<Block>,
-    /// Of each block.
-    pub(super) kinds: Vec<LayerKind>,
+    /// Of each block. Layers with one window see the same tokens.
+    pub(super) windows: Vec<Option<usize>>,
     pub(super) norm: Norm,
     pub(super) head: Head,
     pub(super) arithmetic: Arithmetic,
-}
-
-/// Layers of one kind see the same tokens.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct LayerKind {
-    pub(super) window: Option<usize>,
 }
 
 /// From hidden values to scores.
@@ -32,24 +26,24 @@ pub(super) struct Head {
     pub(super) config: HeadConfig,
 }
 
-/// The masks of a forward, one for each kind of layer.
-type Masks = Vec<(LayerKind, Mask)>;
+/// The masks of a forward, one for each window.
+type Masks = Vec<(Option<usize>, Mask)>;
 
 impl Dense {
     /// Asked before any layer appends.
     fn masks(&self, tokens: usize, caches: &[Box<dyn LayerCache>]) -> Result<Masks> {
         let mut masks = Masks::new();
-        for (kind, cache) in self.kinds.iter().zip(caches) {
-            if !masks.iter().any(|(known, _)| known == kind) {
-                masks.push((*kind, cache.mask(tokens, kind.window)?));
+        for (window, cache) in self.windows.iter().zip(caches) {
+            if !masks.iter().any(|(known, _)| known == window) {
+                masks.push((*window, cache.mask(tokens, *window)?));
             }
         }
         Ok(masks)
     }
 
     fn mask<'a>(&self, masks: &'a Masks, index: usize) -> &'a Mask {
-        let kind = self.kinds[index];
-        masks.iter().find(|(known, _)| *known == kind).map_or(&Mask::None, |(_, mask)| mask)
+        let window = self.windows[index];
+        masks.iter().find(|(known, _)| *known == window).map_or(&Mask::None, |(_, mask)| mask)
     }
 
     /// The first `count` layers; what comes out of them.

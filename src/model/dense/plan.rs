@@ -82,12 +82,11 @@ pub fn plan(config: &ModelConfig, plan: &mut LoadPlan) -> Result<Arc<DensePlan>>
     Ok(Arc::new(DensePlan { config: config.clone(), embedding, layers, norm, head, parameters }))
 }
 
-/// Frequencies that some converters stored, the output head of a tied model, and the other models of a multimodal file.
+/// Frequencies under another name than `LoadPlan` excuses, the output head of a tied model, and the other models of a multimodal file.
 fn is_ignored(config: &ModelConfig, own_head: bool, name: &str) -> bool {
     const OTHERS: [&str; 4] = ["vision_tower.", "vision_model.", "multi_modal_projector.", "vision_encoder."];
     let other = name.strip_prefix("model.").unwrap_or(name);
-    name.ends_with("rotary_emb.inv_freq")
-        || name.ends_with("attention.rope.inv_freq")
+    name.ends_with("attention.rope.inv_freq")
         || !own_head && name.starts_with("lm_head.")
         || config.multimodal && OTHERS.iter().any(|prefix| other.starts_with(prefix))
 }

@@ -1,7 +1,7 @@
 //! Qwen 2 and 3.
 
 use crate::base::Result;
-use crate::model::config::{Defaults, Fields, HeadDim, HeadNorm, KvHeads, ModelConfig};
+use crate::model::config::{Defaults, Fields, HeadDim, HeadNorm, ModelConfig};
 
 /// Biases of q, k and v.
 pub fn qwen2(fields: &Fields<'_>) -> Result<ModelConfig> {
@@ -18,7 +18,7 @@ pub fn qwen2(fields: &Fields<'_>) -> Result<ModelConfig> {
 
 /// Norms of each head's queries and keys.
 pub fn qwen3(fields: &Fields<'_>) -> Result<ModelConfig> {
-    let defaults = Defaults { kv_heads: KvHeads::AsHeads, theta: 1_000_000.0, ..Defaults::LLAMA };
+    let defaults = Defaults { theta: 1_000_000.0, ..Defaults::LLAMA };
     let mut config = defaults.read(fields)?;
     if fields.flag("attention_bias")? == Some(true) {
         return Err(fields.unsupported("attention_bias", "is true"));

@@ -7,7 +7,7 @@ use crate::base::Result;
 use crate::cache::LayerCache;
 use crate::mlx::ops::{self, Linear};
 use crate::mlx::{Array, Mask};
-pub use crate::model::config::Order;
+use crate::model::config::Order;
 use crate::model::graph::Pace;
 use crate::model::tensors::Arithmetic;
 

@@ -7,7 +7,7 @@ mod norm;
 mod rope;
 
 pub use attention::{Attention, AttentionShape, HeadGains, Projections};
-pub use block::{Block, Order};
+pub use block::Block;
 pub use mlp::{Mlp, MlpWeights};
 pub use norm::{Input, Norm};
 pub use rope::rope_of;

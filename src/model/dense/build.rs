@@ -5,18 +5,23 @@ use super::plan::{
     DensePlan, PlannedHeadNorm, PlannedLayer, PlannedMlp, PlannedNorm, PlannedProduct, PlannedProjections,
 };
 use crate::base::{Error, Result};
-use crate::mlx::ops::{self, Linear, Rope};
+use crate::mlx::ops::{self, Linear};
 use crate::mlx::{Array, Dtype, prim};
-use crate::model::config::{Activation, EmbeddingScale, HeadNorm, ModelConfig, NormKind};
+use crate::model::config::{self, Activation, EmbeddingScale, HeadNorm, ModelConfig, NormKind};
 use crate::model::layers::{
-    Attention, AttentionShape, Block, HeadGains, Mlp, MlpWeights, Norm, Projections, rope_of,
+    Attention, AttentionShape, Block, HeadGains, Mlp, MlpWeights, Norm, Projections, Turning, rope_of,
 };
 use crate::model::tensors::{Arithmetic, Tensors};
 
 pub(super) fn graph(plan: &DensePlan, tensors: &Tensors) -> Result<Dense> {
     let builder = Builder { config: &plan.config, tensors };
-    let ropes: Vec<Rope> = plan.config.ropes.iter().map(rope_of).collect::<Result<_>>()?;
-    let blocks = plan.layers.iter().map(|layer| builder.block(layer, &ropes)).collect::<Result<Vec<_>>>()?;
+    let turn = |rope: &config::Rope| Turning::new(Some(rope_of(rope)?));
+    let turnings = Turnings {
+        ropes: plan.config.ropes.iter().map(turn).collect::<Result<_>>()?,
+        none: Turning::new(None)?,
+    };
+    let blocks =
+        plan.layers.iter().map(|layer| builder.block(layer, &turnings)).collect::<Result<Vec<_>>>()?;
     let windows = plan.layers.iter().map(|layer| layer.config.window).collect();
     let embedding = tensors.weight(&plan.embedding)?;
     let head = match &plan.head {
@@ -36,6 +41,12 @@ pub(super) fn graph(plan: &DensePlan, tensors: &Tensors) -> Result<Dense> {
         head: Head { linear: Linear::new(head, None)?, config: plan.config.head },
         arithmetic: tensors.arithmetic(),
     })
+}
+
+/// The rotations that layers share.
+struct Turnings {
+    ropes: Vec<Turning>,
+    none: Turning,
 }
 
 struct Builder<'a> {
@@ -72,11 +83,11 @@ impl Builder<'_> {
         })
     }
 
-    fn block(&self, layer: &PlannedLayer, ropes: &[Rope]) -> Result<Block> {
+    fn block(&self, layer: &PlannedLayer, turnings: &Turnings) -> Result<Block> {
         let norm = |planned: Option<PlannedNorm>| planned.map(|planned| self.norm(planned)).transpose();
         Ok(Block {
             before_attention: norm(layer.before_attention)?,
-            attention: self.attention(layer, ropes)?,
+            attention: self.attention(layer, turnings)?,
             after_attention: norm(layer.after_attention)?,
             before_mlp: norm(layer.before_mlp)?,
             mlp: Mlp {
@@ -104,7 +115,7 @@ impl Builder<'_> {
         })
     }
 
-    fn attention(&self, layer: &PlannedLayer, ropes: &[Rope]) -> Result<Attention> {
+    fn attention(&self, layer: &PlannedLayer, turnings: &Turnings) -> Result<Attention> {
         let config = self.config;
         let shape = AttentionShape {
             heads: config.heads as i32,
@@ -124,13 +135,13 @@ impl Builder<'_> {
             },
             PlannedProjections::Joined(all) => Projections::Joined(self.linear(all)?),
         };
-        let rope = layer.config.rope.map(|rope| ropes[rope].clone());
+        let turning = layer.config.rope.map_or(&turnings.none, |rope| &turnings.ropes[rope]).clone();
         let gains = match (&layer.head_norm, config.attention.head_norm) {
             (Some(planned), Some(norm)) => Some(self.head_gains(planned, norm)?),
             _ => None,
         };
         let output = self.linear(&layer.output)?;
-        Attention::new(shape, projections, output, rope, gains, self.tensors.arithmetic())
+        Attention::new(shape, projections, output, turning, gains, self.tensors.arithmetic())
     }
 
     fn head_gains(&self, planned: &PlannedHeadNorm, norm: HeadNorm) -> Result<HeadGains> {

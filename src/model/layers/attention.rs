@@ -1,9 +1,10 @@
 //! Multi-head attention with grouped keys and values, rotary positions and a cache.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::norm::Input;
-use super::rope::Rotations;
+use super::rope::{Rotations, Turning};
 use crate::base::Result;
 use crate::cache::{KvSizes, LayerCache, LayerNeeds};
 use crate::mlx::ops::{self, CausalAttention, HeadNorms, KeysValues, Linear, Rope};
@@ -79,11 +80,11 @@ pub struct Attention {
 
 struct Fused {
     attention: CausalAttention,
-    rotations: Rotations,
+    rotations: Rc<Rotations>,
 }
 
 impl Fused {
-    fn new(shape: AttentionShape, rope: Option<&Rope>, gains: Option<&HeadGains>) -> Result<Self> {
+    fn new(shape: AttentionShape, turning: &Turning, gains: Option<&HeadGains>) -> Result<Self> {
         let norms = match gains {
             None => None,
             Some(gains) => Some(Arc::new(HeadNorms {
@@ -100,7 +101,7 @@ impl Fused {
         let growth = shape
             .growth
             .map(|growth| ops::QueryGrowth { beta: growth.beta as f32, positions: growth.positions as f32 });
-        let rotations = Rotations::new(rope)?;
+        let rotations = Rc::clone(&turning.rotations);
         let attention = CausalAttention {
             heads: shape.heads as usize,
             kv_heads: shape.kv_heads as usize,
@@ -127,16 +128,16 @@ impl Attention {
         shape: AttentionShape,
         projections: Projections,
         output: Linear,
-        rope: Option<Rope>,
+        turning: Turning,
         gains: Option<HeadGains>,
         arithmetic: Arithmetic,
     ) -> Result<Self> {
         let fused = match arithmetic {
-            Arithmetic::Kernels => Some(Fused::new(shape, rope.as_ref(), gains.as_ref())?),
+            Arithmetic::Kernels => Some(Fused::new(shape, &turning, gains.as_ref())?),
             Arithmetic::Exact | Arithmetic::Blas => None,
         };
         let exact = arithmetic == Arithmetic::Exact;
-        Ok(Attention { shape, projections, output, rope, gains, exact, fused })
+        Ok(Attention { shape, projections, output, rope: turning.rope, gains, exact, fused })
     }
 
     pub fn cache_needs(&self) -> LayerNeeds {

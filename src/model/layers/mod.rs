@@ -10,4 +10,4 @@ pub use attention::{Attention, AttentionShape, HeadGains, Projections};
 pub use block::Block;
 pub use mlp::{Mlp, MlpWeights};
 pub use norm::{Input, Norm};
-pub use rope::rope_of;
+pub use rope::{Turning, rope_of};

@@ -1,6 +1,7 @@
 //! From a configuration's rotation to that of the operations.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::base::{Error, Result};
@@ -62,13 +63,20 @@ pub fn rope_of(rope: &config::Rope) -> Result<Rope> {
     }
 }
 
-/// The tables of a rotation, for the kernels.
+/// The table that the last forward took.
+pub struct Last {
+    length: usize,
+    frequencies: Vec<f64>,
+    rotation: Arc<Rotation>,
+}
+
+/// The tables of a rotation, for the kernels. Layers share them.
 pub enum Rotations {
     One(Arc<Rotation>),
     /// The rotation depends on the length of the sequence; here is the one of the last length.
     ByLength {
         rope: Rope,
-        last: RefCell<Option<(Vec<f64>, Arc<Rotation>)>>,
+        last: RefCell<Option<Last>>,
     },
 }
 
@@ -86,16 +94,37 @@ impl Rotations {
     pub fn at_length(&self, length: usize) -> Result<Arc<Rotation>> {
         let (rope, last) = match self {
             Rotations::One(rotation) => return Ok(Arc::clone(rotation)),
-            Rotations::ByLength { rope, last } => (rope.at_length(length), last),
+            Rotations::ByLength { rope, last } => (rope, last),
         };
-        let (frequencies, _) = rope.frequencies()?;
-        if let Some((known, rotation)) = &*last.borrow()
-            && *known == frequencies
+        if let Some(last) = &*last.borrow()
+            && last.length == length
         {
-            return Ok(Arc::clone(rotation));
+            return Ok(Arc::clone(&last.rotation));
         }
-        let rotation = ops::rotation(Some(&rope))?;
-        *last.borrow_mut() = Some((frequencies, Arc::clone(&rotation)));
+        let rope = rope.at_length(length);
+        let (frequencies, _) = rope.frequencies()?;
+        let known = last.borrow_mut().take().filter(|last| last.frequencies == frequencies);
+        let rotation = match known {
+            Some(last) => last.rotation,
+            None => ops::rotation(Some(&rope))?,
+        };
+        *last.borrow_mut() = Some(Last { length, frequencies, rotation: Arc::clone(&rotation) });
         Ok(rotation)
+    }
+}
+
+/// How queries and keys turn.
+#[derive(Clone)]
+pub struct Turning {
+    /// `None`: positions are left out.
+    pub rope: Option<Rope>,
+    /// For the kernels.
+    pub rotations: Rc<Rotations>,
+}
+
+impl Turning {
+    pub fn new(rope: Option<Rope>) -> Result<Self> {
+        let rotations = Rc::new(Rotations::new(rope.as_ref())?);
+        Ok(Turning { rope, rotations })
     }
 }

@@ -11,13 +11,16 @@
 //! consecutive vectors, the first in the lowest bits of its words. So lanes are dimensions.
 
 use super::halves::nearest;
+use super::micro::{ScoreStrip, ValueStrip};
+use super::packed::{AffineScores, AffineValues, MOST_GROUPS};
 use super::shape::{GROUP, KvShape};
-use super::stored::{F32, Keys, Stored, Values};
-use crate::mlx::kernels::sixteen::{LANES, Lanes};
+use super::stored::{InPlace, Keys, Stored, Values};
+use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::sixteen::{self, LANES, Lanes};
 
 /// Bytes of a row of words, and of sixteen halves.
-const ROW: usize = 64;
-const HALVES: usize = 32;
+pub const ROW: usize = 64;
+pub const HALVES: usize = 32;
 
 /// 1.5 · 2^23: a float of this size has no room for a fraction.
 const ROUNDER: f32 = 12_582_912.0;
@@ -29,13 +32,12 @@ pub const LARGEST_GROUP: usize = 256;
 pub struct Affine<const BITS: u32>;
 
 impl<const BITS: u32> Affine<BITS> {
-    const PER_WORD: usize = (32 / BITS) as usize;
-    const MASK: u32 = (1 << BITS) - 1;
+    pub const PER_WORD: usize = (32 / BITS) as usize;
+    pub const MASK: u32 = (1 << BITS) - 1;
 }
 
 impl<const BITS: u32> Stored for Affine<BITS> {
-    type Element = F32;
-    const IN_PLACE: bool = false;
+    const IN_PLACE: InPlace = InPlace::Once;
 }
 
 impl<const BITS: u32> Keys for Affine<BITS> {
@@ -56,6 +58,10 @@ impl<const BITS: u32> Keys for Affine<BITS> {
                 }
             }
         }
+    }
+
+    unsafe fn score(strip: &ScoreStrip, shape: &KvShape, path: Path) {
+        sixteen::run(path, AffineScores::<BITS> { strip, shape });
     }
 }
 
@@ -90,6 +96,14 @@ impl<const BITS: u32> Values for Affine<BITS> {
                 }
             }
         }
+    }
+
+    fn fit(shape: &KvShape) -> bool {
+        shape.value_dims / shape.quantised_group() <= MOST_GROUPS
+    }
+
+    unsafe fn weigh(strip: &ValueStrip, shape: &KvShape, path: Path) {
+        sixteen::run(path, AffineValues::<BITS> { strip, shape });
     }
 }
 

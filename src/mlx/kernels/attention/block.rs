@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 
 use super::forms::for_form;
 use super::micro::{SCORES_STRIDE, ScoreStrip, ValueStrip};
-use super::shape::{BLOCK, GROUP};
+use super::shape::{BLOCK, GROUP, KvShape};
 use super::softmax::{RowMask, Total, weigh};
-use super::stored::{Element, F32, Keys, ReadKeys, ReadValues, Values};
+use super::stored::{F32, InPlace, Keys, ReadKeys, ReadValues, Values};
 use super::tile::{Scratch, Work};
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::sixteen::{self, Lanes};
@@ -115,7 +115,7 @@ impl Work<'_> {
         let (first, end) = (piece.start / GROUP, piece.end.div_ceil(GROUP));
         // Reading the slab makes sure that all groups of the piece are there.
         let keys = &piece.keys[..(end - first) * group_bytes];
-        let direct = E::IN_PLACE && (E::Element::BYTES == 4 || scratch.strips.len() == 1);
+        let direct = in_place(E::IN_PLACE, scratch);
         let step = if direct { end - first } else { (KEY_CHUNK / (dims * GROUP * 4)).max(2) };
         let mut at = first;
         while at < end {
@@ -148,7 +148,11 @@ impl Work<'_> {
                         out: scores.add(strip.first * SCORES_STRIDE + low * GROUP),
                         prefetch: direct && scratch.strips.len() == 1,
                     };
-                    if direct { work.run::<E::Element>(self.path) } else { work.run::<F32>(self.path) }
+                    if direct {
+                        E::score(&work, &self.attention.shape, self.path);
+                    } else {
+                        work.run::<F32>(self.path);
+                    }
                 }
             }
             at += groups;
@@ -157,14 +161,13 @@ impl Work<'_> {
 
     /// Adds the weighted values of a piece to the rows' sums.
     fn values<E: Values>(&self, piece: Piece<'_>, scratch: &mut Scratch) {
-        let dims = self.attention.shape.value_dims;
         let stride = self.value_stride();
         let weights = scratch.scores.floats(self.rows() * SCORES_STRIDE).as_ptr();
         let sums = scratch.block_values.floats(self.rows() * stride).as_mut_ptr();
         let group_bytes = self.attention.shape.value_group_bytes();
         // Reading the slab makes sure that all positions of the piece are there.
         let values = &piece.values[..(piece.end - piece.start).div_ceil(GROUP) * group_bytes];
-        let direct = E::IN_PLACE && dims == stride && (E::Element::BYTES == 4 || scratch.strips.len() == 1);
+        let direct = in_place(E::IN_PLACE, scratch) && E::fit(&self.attention.shape);
         let step = if direct { piece.end - piece.start } else { VALUE_CHUNK };
         let ahead = if direct && scratch.strips.len() == 1 { VALUES_AHEAD } else { 0 };
         let mut at = piece.start;
@@ -185,7 +188,7 @@ impl Work<'_> {
                 weights,
                 sums,
                 stride,
-                direct,
+                shape: direct.then_some(&self.attention.shape),
                 at,
                 end: at + positions,
                 ahead,
@@ -196,18 +199,18 @@ impl Work<'_> {
                 let (low, high) = common(visible);
                 if low >= high {
                     for (row, &(low, high)) in visible.iter().enumerate() {
-                        chunk.add::<E::Element>(strip.first + row, 1, low, high);
+                        chunk.add::<E>(strip.first + row, 1, low, high);
                     }
                     continue;
                 }
                 // What only some rows see is added to those alone: a value that a row does not see must not
                 // touch it, not even times zero.
                 for (row, seen) in visible.iter().enumerate() {
-                    chunk.add::<E::Element>(strip.first + row, 1, seen.0, low);
+                    chunk.add::<E>(strip.first + row, 1, seen.0, low);
                 }
-                chunk.add::<E::Element>(strip.first, strip.rows, low, high);
+                chunk.add::<E>(strip.first, strip.rows, low, high);
                 for (row, seen) in visible.iter().enumerate() {
-                    chunk.add::<E::Element>(strip.first + row, 1, high, seen.1);
+                    chunk.add::<E>(strip.first + row, 1, high, seen.1);
                 }
             }
             at += positions;
@@ -216,14 +219,14 @@ impl Work<'_> {
 }
 
 /// Some positions of a piece with their values, either as they are stored or converted to float32.
-struct ValueChunk {
+struct ValueChunk<'a> {
     source: *const u8,
     weights: *const f32,
     sums: *mut f32,
     /// Floats of a row of sums.
     stride: usize,
-    /// Whether the values are as stored; then a row of them has `stride` elements too.
-    direct: bool,
+    /// The shape of values that are as stored.
+    shape: Option<&'a KvShape>,
     /// Block position of the first one, and one past the last.
     at: usize,
     end: usize,
@@ -231,31 +234,39 @@ struct ValueChunk {
     path: Path,
 }
 
-impl ValueChunk {
+impl ValueChunk<'_> {
     /// Adds the values of positions `low..high`, as far as they are in the chunk, to rows from `first` on. The
     /// pointers are good for these rows and for the positions of the chunk.
     #[inline(always)]
-    fn add<E: Element>(&self, first: usize, rows: usize, low: usize, high: usize) {
+    fn add<E: Values>(&self, first: usize, rows: usize, low: usize, high: usize) {
         let (low, high) = (low.max(self.at), high.min(self.end));
         if low >= high {
             return;
         }
-        let bytes = self.stride * if self.direct { E::BYTES } else { 4 };
         // SAFETY: `Work::values`, which alone makes and uses a chunk, took the pointers from slices as large as
         // the rows and positions ask for, and `low..high` lies in the chunk.
         unsafe {
             let work = ValueStrip {
                 weights: self.weights.add(first * SCORES_STRIDE + low),
                 rows,
-                values: self.source.add((low - self.at) * bytes),
+                values: self.source,
+                first: low - self.at,
                 positions: high - low,
                 dims: self.stride,
                 out: self.sums.add(first * self.stride),
                 ahead: self.ahead,
             };
-            if self.direct { work.run::<E>(self.path) } else { work.run::<F32>(self.path) }
+            match self.shape {
+                Some(shape) => E::weigh(&work, shape, self.path),
+                None => work.run::<F32>(self.path),
+            }
         }
     }
+}
+
+/// Whether a form that is read in place at such times is read so now.
+fn in_place(when: InPlace, scratch: &Scratch) -> bool {
+    when == InPlace::Always || when == InPlace::Once && scratch.strips.len() == 1
 }
 
 /// The positions that any of the rows sees: from, up to. Empty rows are (0, 0).

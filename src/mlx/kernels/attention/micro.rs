@@ -37,7 +37,7 @@ pub struct ScoreStrip {
     pub queries: *const f32,
     pub rows: usize,
     pub dims: usize,
-    /// Groups as `[key_dims][16]` elements, one after the other.
+    /// Groups as `[key_dims][16]` elements, one after the other, or as their form has them.
     pub keys: *const u8,
     pub groups: usize,
     /// Row 0's score for the first key; rows are `SCORES_STRIDE` apart.
@@ -81,8 +81,8 @@ impl<E: Element> Task for CompiledScoreStrip<'_, E> {
 
 impl ScoreStrip {
     /// # Safety
-    /// The pointers must be good for what the fields say: `rows * dims` queries, `groups * dims * 16` elements
-    /// of keys, and `rows` rows of `groups * 16` scores that nothing else refers to.
+    /// The pointers must be good for what the fields say: `rows * dims` queries, `groups` groups of sixteen
+    /// keys, and `rows` rows of `groups * 16` scores that nothing else refers to.
     pub unsafe fn run<E: Element>(&self, path: Path) {
         sixteen::run(path, CompiledScoreStrip::<E>(self, PhantomData));
     }
@@ -149,8 +149,10 @@ pub struct ValueStrip {
     /// Row 0's weight of the first position; rows are `SCORES_STRIDE` apart.
     pub weights: *const f32,
     pub rows: usize,
-    /// Values as `[positions][dims]` elements.
+    /// Values as `[positions][dims]` elements, or as their form has them.
     pub values: *const u8,
+    /// How many of these positions come before the first that counts, and how many count.
+    pub first: usize,
     pub positions: usize,
     /// A multiple of 16; also the floats from one row of `out` to the next.
     pub dims: usize,
@@ -195,8 +197,8 @@ impl<E: Element> Task for CompiledValueStrip<'_, E> {
 
 impl ValueStrip {
     /// # Safety
-    /// The pointers must be good for what the fields say: `rows` rows of `positions` weights, `positions * dims`
-    /// elements of values, and `rows * dims` floats of sums that nothing else refers to.
+    /// The pointers must be good for what the fields say: `rows` rows of `positions` weights, values of `first +
+    /// positions` positions, and `rows * dims` floats of sums that nothing else refers to.
     pub unsafe fn run<E: Element>(&self, path: Path) {
         sixteen::run(path, CompiledValueStrip::<E>(self, PhantomData));
     }
@@ -232,7 +234,7 @@ impl ValueStrip {
                     sums[r][n] = s.load(&*out.add(r * self.dims + n * LANES).cast());
                 }
             }
-            let mut from = self.values.add(dim * E::BYTES);
+            let mut from = self.values.add((self.first * self.dims + dim) * E::BYTES);
             for position in 0..self.positions {
                 let mut value = [s.splat(0.0); N];
                 for n in 0..N {

@@ -19,6 +19,7 @@ mod convert;
 mod forms;
 mod halves;
 mod micro;
+mod packed;
 mod shape;
 mod softmax;
 mod store;

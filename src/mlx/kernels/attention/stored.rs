@@ -4,7 +4,9 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
+use super::micro::{ScoreStrip, ValueStrip};
 use super::shape::{GROUP, KvShape};
+use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::sixteen::{LANES, Lanes, Task};
 
 /// Numbers that inner loops read in place, sixteen at a time.
@@ -19,19 +21,32 @@ pub trait Element: Copy {
     fn one(bytes: &[u8]) -> f32;
 }
 
+/// When inner loops read what is stored, instead of numbers that were converted to float32 before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum InPlace {
+    Never,
+    /// When it is read once: for a single strip of rows.
+    Once,
+    Always,
+}
+
 /// A form of keys or values.
 pub trait Stored {
-    /// What inner loops read where there is no need of a conversion.
-    type Element: Element;
-
-    /// Whether there is such a case.
-    const IN_PLACE: bool;
+    const IN_PLACE: InPlace;
 }
 
 /// A form of keys.
 pub trait Keys: Stored {
     /// Converts groups of sixteen keys into `[groups][key_dims][16]` floats.
     fn keys<S: Lanes>(s: S, shape: &KvShape, from: &[u8], to: &mut [f32]);
+
+    /// The scores of a strip against keys as they are stored. Never called where they are not read in place.
+    ///
+    /// # Safety
+    /// As for [`ScoreStrip::run`].
+    unsafe fn score(_: &ScoreStrip, _: &KvShape, _: Path) {
+        unreachable!("these keys are converted")
+    }
 }
 
 /// A form of values.
@@ -39,6 +54,19 @@ pub trait Values: Stored {
     /// Converts the first `positions` of groups of sixteen values into rows of `stride` floats: a multiple of 16, at
     /// least as many as dimensions, filled up with zeros. There is room for whole groups.
     fn values<S: Lanes>(s: S, shape: &KvShape, from: &[u8], positions: usize, to: &mut [f32], stride: usize);
+
+    /// Whether values of this shape can be read in place at all.
+    fn fit(shape: &KvShape) -> bool {
+        shape.value_dims.is_multiple_of(LANES)
+    }
+
+    /// A strip's weighted sums of values as they are stored. Never called where they are not read in place.
+    ///
+    /// # Safety
+    /// As for [`ValueStrip::run`].
+    unsafe fn weigh(_: &ValueStrip, _: &KvShape, _: Path) {
+        unreachable!("these values are converted")
+    }
 }
 
 /// [`Keys::keys`] as a task: each instruction set has one copy of it for each form.
@@ -130,14 +158,18 @@ impl Element for Bf16 {
 }
 
 impl<E: Element> Stored for E {
-    type Element = E;
-    const IN_PLACE: bool = true;
+    const IN_PLACE: InPlace = if E::BYTES == 4 { InPlace::Always } else { InPlace::Once };
 }
 
 impl<E: Element> Keys for E {
     #[inline(always)]
     fn keys<S: Lanes>(s: S, _: &KvShape, from: &[u8], to: &mut [f32]) {
         convert::<S, E>(s, from, to);
+    }
+
+    unsafe fn score(strip: &ScoreStrip, _: &KvShape, path: Path) {
+        // SAFETY: the caller's promise.
+        unsafe { strip.run::<E>(path) }
     }
 }
 
@@ -160,6 +192,11 @@ impl<E: Element> Values for E {
             }
             to[filled..].fill(0.0);
         }
+    }
+
+    unsafe fn weigh(strip: &ValueStrip, _: &KvShape, path: Path) {
+        // SAFETY: the caller's promise.
+        unsafe { strip.run::<E>(path) }
     }
 }
 

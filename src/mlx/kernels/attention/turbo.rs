@@ -18,7 +18,7 @@
 use half::f16;
 
 use super::shape::KvShape;
-use super::stored::{F32, Keys, Stored, Values};
+use super::stored::{InPlace, Keys, Stored, Values};
 use crate::mlx::kernels::sixteen::{LANES, Lanes, tree};
 use crate::mlx::turboquant::{self, EPSILON, tables};
 
@@ -49,13 +49,11 @@ pub struct TurboKeys<const BITS: u32>;
 pub struct TurboValues<const BITS: u32>;
 
 impl<const BITS: u32> Stored for TurboKeys<BITS> {
-    type Element = F32;
-    const IN_PLACE: bool = false;
+    const IN_PLACE: InPlace = InPlace::Never;
 }
 
 impl<const BITS: u32> Stored for TurboValues<BITS> {
-    type Element = F32;
-    const IN_PLACE: bool = false;
+    const IN_PLACE: InPlace = InPlace::Never;
 }
 
 /// Runs `$body` for each number `$i` from 0 to 31, with the words that hold it and its first bit in them.

@@ -29,6 +29,7 @@ pub(crate) mod primitive;
 #[cfg(all(test, cpu_kernels))]
 mod primitive_tests;
 pub(crate) mod rope;
+mod routine;
 pub(crate) mod rows;
 pub(crate) mod scratch;
 #[cfg(target_arch = "x86_64")]

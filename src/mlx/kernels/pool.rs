@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::routine::{Expectation, Routine};
 use crate::base::panics::catch;
 use crate::base::{Error, Result, signals};
 
@@ -58,6 +59,7 @@ struct Shared {
     region: UnsafeCell<Region>,
     failure: Mutex<Option<String>>,
     stop: AtomicBool,
+    routine: Routine,
     asleep: Vec<Apart<AtomicBool>>,
 }
 
@@ -92,6 +94,7 @@ impl Pool {
             region: UnsafeCell::new(Region { work: &|_| (), parts: 0, shared: false }),
             failure: Mutex::new(None),
             stop: AtomicBool::new(false),
+            routine: Routine::new(helpers),
             asleep: (0..helpers).map(|_| Apart(AtomicBool::new(false))).collect(),
         });
         let mut pool = Pool { shared, workers: Vec::with_capacity(helpers), turn: Mutex::new(()) };
@@ -108,6 +111,11 @@ impl Pool {
     /// The number of threads, the caller among them.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// What products follow each other here: threads that wait prepare for the next one.
+    pub fn routine(&self) -> &Routine {
+        &self.shared.routine
     }
 
     /// Runs `work(part)` for each part in `0..parts` and returns when all are done. Of n threads,
@@ -175,10 +183,10 @@ impl Pool {
         shared.take_parts(region, 0, threads);
         // Workers that have not come yet find nothing to do any more.
         let mut inside = shared.gate.0.fetch_and(!OPEN, Ordering::AcqRel) % OPEN;
-        let start = Instant::now();
+        let mut start = None;
         while inside != 0 {
             // A worker is at its last part. If that takes long, it may have lost its core, perhaps to us.
-            if start.elapsed() < PATIENCE {
+            if start.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
                 std::hint::spin_loop();
             } else {
                 thread::yield_now();
@@ -205,18 +213,21 @@ impl Shared {
     /// The life of worker `index` among `threads` threads.
     fn serve(&self, index: usize, threads: usize) {
         let mut seen = 0;
-        while let Some(number) = self.join(seen, &self.asleep[index].0) {
+        let mut expectation = Expectation::default();
+        while let Some(number) = self.join(index, seen, &mut expectation) {
             seen = number;
             // SAFETY: the gate was opened after the region was written, and we are inside: it stays as it
             // is until we leave.
             let region = unsafe { *self.region.get() };
             self.take_parts(region, index + 1, threads);
             self.gate.0.fetch_sub(1, Ordering::Release);
+            expectation.look(&self.routine, index);
         }
     }
 
-    /// Waits for a region other than `seen`, joins it and gives its number; none when the pool ends.
-    fn join(&self, seen: u64, asleep: &AtomicBool) -> Option<u64> {
+    /// Worker `index` waits for a region other than `seen`, joins it and gives its number; none when the pool ends.
+    fn join(&self, index: usize, seen: u64, expectation: &mut Expectation) -> Option<u64> {
+        let asleep = &self.asleep[index].0;
         let mut start = Instant::now();
         loop {
             for _ in 0..32 {
@@ -232,7 +243,9 @@ impl Shared {
                         return Some(gate / REGION);
                     }
                 }
-                std::hint::spin_loop();
+                if !expectation.fetch_some() {
+                    std::hint::spin_loop();
+                }
             }
             if self.stop.load(Ordering::SeqCst) {
                 return None;

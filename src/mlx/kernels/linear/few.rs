@@ -213,12 +213,16 @@ impl<const ROWS: usize, const BLOCKS: usize> FewDense<'_, ROWS, BLOCKS> {
             }
         }
         assert!(inputs.end <= self.layout.inputs());
+        let bytes = self.layout.block_bytes();
         for input in inputs {
             let mut weights = [[s.splat(0.0); HALVES]; BLOCKS];
             for (block, weights) in weights.iter_mut().enumerate() {
-                let at = self.data.as_ptr().wrapping_add(block * self.layout.block_bytes() + input * line);
+                let at = self.data.as_ptr().wrapping_add(block * bytes + input * line);
+                // What comes behind a block's end is its neighbour, which is read meanwhile: the one to ask for
+                // comes behind all of these blocks.
+                let far = if input * line + AHEAD < bytes { AHEAD } else { AHEAD + (BLOCKS - 1) * bytes };
                 for ahead in (0..line).step_by(64) {
-                    s.prefetch(at.wrapping_add(AHEAD + ahead));
+                    s.prefetch(at.wrapping_add(far + ahead));
                 }
                 for (half, weights) in weights.iter_mut().enumerate() {
                     // SAFETY: `run` saw that there are as many blocks, and the input is one of the layout's.

@@ -9,6 +9,7 @@ use super::unit::{CHUNK, FEW, Output, Piece, Unit};
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::{Panicked, Pool};
+use crate::mlx::kernels::routine::Beginning;
 
 /// One matrix of a product.
 #[derive(Clone, Copy)]
@@ -241,6 +242,32 @@ impl<'a> Product<'a> {
         Some(pairs)
     }
 
+    /// What one of the threads reads first, see [`Pool::run`]: its first block, and what follows in the same matrices.
+    fn beginning(&self, thread: usize, threads: usize) -> Beginning {
+        let first = self.units * thread / threads;
+        let units = self.units * (thread + 1) / threads - first;
+        let Some(task) = self.tasks.iter().rev().find(|task| task.before <= first) else {
+            return Beginning::default();
+        };
+        let mut block = first - task.before;
+        for piece in &self.pieces[task.pieces.clone()] {
+            let blocks = piece.first.layout.blocks();
+            if let Some(rest) = block.checked_sub(blocks) {
+                block = rest;
+                continue;
+            }
+            let mut matrices = [0; 2];
+            for (address, matrix) in matrices.iter_mut().zip(piece.matrices()) {
+                *address = matrix.data.as_ptr().addr() + block * matrix.layout.block_bytes();
+            }
+            return Beginning {
+                matrices,
+                bytes: units.min(blocks - block) * piece.first.layout.block_bytes(),
+            };
+        }
+        Beginning::default()
+    }
+
     fn run(&self, pool: &Pool, x: &[f32], out: &mut [f32]) -> Result<(), Panicked> {
         assert!(out.len() == self.rows * self.width);
         assert!(self.residual.is_none_or(|residual| residual.len() == out.len()));
@@ -353,6 +380,10 @@ impl<'a> Product<'a> {
         // The weights of a few rows stream evenly from memory; otherwise units may differ in cost.
         let rows = self.tasks.first().map_or(0, |task| task.rows.len());
         if rows <= FEW && self.tasks.iter().all(|task| task.rows.len() == rows) {
+            if let Some(piece) = self.pieces.first() {
+                let address = piece.first.data.as_ptr().addr();
+                pool.routine().begins(address, |thread| self.beginning(thread, pool.threads()));
+            }
             pool.run(pairs.as_ref().map_or(self.units, Vec::len), &work)
         } else {
             pool.run_claiming(self.units, &work)

@@ -16,7 +16,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.utils import load_model
 
-from . import oracle, tiny
+from . import oracle, rounded, tiny
 
 
 class Server:
@@ -72,6 +72,15 @@ class Server:
         """In the file `out` the scores after each of the tokens, read in one forward."""
         scores = self.model(folder)(mx.array([tokens]))[0]
         np.save(out, np.array(scores.astype(mx.float32)))
+
+    def rounded(self, folder: str, tokens: Any, out: str) -> None:
+        """As `forced`, as llama.cpp's formats round."""
+        wanted = f"{folder} rounded"
+        if wanted != self._loaded:
+            self._model, _ = load_model(Path(folder))
+            rounded.round_inputs(self._model)
+            self._loaded = wanted
+        np.save(out, rounded.scores(self._model, tokens))
 
     def sampled(self, folder: str, prompt: Any, options: Any, seed: int, count: int) -> Any:
         return oracle.sampled(self.model(folder), prompt, options, seed, count)

@@ -1441,7 +1441,8 @@ mlxgen_engine *mlxgen_engine_retain(mlxgen_engine *engine);
 void mlxgen_engine_release(mlxgen_engine *engine);
 
 /**
- * Loads a tokenizer without a model: from a model folder, a tokenizer.json or a .gguf file.
+ * Loads a tokenizer without a model: from a model folder, a repository's folder in the cache of the Hugging Face hub (its
+ * revision main), a tokenizer.json or a .gguf file.
  *
  * Threads: any thread.
  * Ownership: `path` is read during the call. `out` receives a handle that you release with
@@ -1945,6 +1946,7 @@ mlxgen_status mlxgen_memory_estimate_init(mlxgen_memory_estimate *estimate,
  * the defaults, whose limit is three quarters of the memory. NULL as `model_options` or `cache_options` means the
  * defaults; no progress is told. `context` 0 stands for the most tokens that there can be. Nothing
  * is loaded or set aside, what the engine holds already is not counted, and no later call depends on the answer.
+ * The tokenizer and the data of the weights are not read: a load may still refuse a model that has an estimate.
  *
  * Threads: any thread.
  * Ownership: `path`, `model_options` and `cache_options` are read during the call. `out` is yours; set its `struct_size` before the call.

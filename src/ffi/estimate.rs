@@ -97,6 +97,7 @@ pub unsafe extern "C" fn mlxgen_memory_estimate_init(
 /// the defaults, whose limit is three quarters of the memory. NULL as `model_options` or `cache_options` means the
 /// defaults; no progress is told. `context` 0 stands for the most tokens that there can be. Nothing
 /// is loaded or set aside, what the engine holds already is not counted, and no later call depends on the answer.
+/// The tokenizer and the data of the weights are not read: a load may still refuse a model that has an estimate.
 ///
 /// Threads: any thread.
 /// Ownership: `path`, `model_options` and `cache_options` are read during the call. `out` is yours; set its `struct_size` before the call.

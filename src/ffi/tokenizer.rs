@@ -1,7 +1,6 @@
 //! The tokenizer handle.
 
 use std::ffi::c_char;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::buffer::{self, mlxgen_buffer};
@@ -12,7 +11,7 @@ use super::library::path;
 use super::options::{self, bits, choice, flag, versioned};
 use super::status::mlxgen_status;
 use crate::base::{Code, Error, Result};
-use crate::generate::gguf_tokenizer;
+use crate::generate::tokenizer_files;
 use crate::text::{ChatOptions, Tokenizer, ToolArguments};
 
 /// Turns text into token ids and back, and conversations into prompts. Immutable; any thread.
@@ -113,7 +112,8 @@ fn read_options(call: &Call, options: *const mlxgen_chat_options) -> Result<Chat
     })
 }
 
-/// Loads a tokenizer without a model: from a model folder, a tokenizer.json or a .gguf file.
+/// Loads a tokenizer without a model: from a model folder, a repository's folder in the cache of the Hugging Face hub (its
+/// revision main), a tokenizer.json or a .gguf file.
 ///
 /// Threads: any thread.
 /// Ownership: `path` is read during the call. `out` receives a handle that you release with
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn mlxgen_tokenizer_load(
         guard::fallible(out_error, [out.cast()], |call| {
             call.required(out, "out")?;
             let path = self::path(call.text(path, path_size, "path")?, "path")?;
-            call.write(out, handle::hand_out(TokenizerObject(Arc::new(load(path)?)))?);
+            call.write(out, handle::hand_out(TokenizerObject(Arc::new(tokenizer_files::open(path)?)))?);
             Ok(Code::Ok)
         })
     }
@@ -289,15 +289,4 @@ fn name_argument(error: Error) -> Error {
         _ => return error,
     };
     error.field(argument)
-}
-
-/// What a model folder, a GGUF file or a tokenizer.json holds.
-fn load(path: &Path) -> Result<Tokenizer> {
-    if path.is_dir() {
-        return Tokenizer::load_dir(path);
-    }
-    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
-        return gguf_tokenizer::open(path);
-    }
-    Tokenizer::load_json(path)
 }

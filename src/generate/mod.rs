@@ -18,3 +18,4 @@ pub mod runtime;
 pub mod sequence;
 pub mod stop;
 pub mod surroundings;
+pub mod tokenizer_files;

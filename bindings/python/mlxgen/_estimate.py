@@ -38,7 +38,8 @@ def estimate(
     """What a model and a cache set of it would take, from configuration and headers alone.
 
     Nothing is loaded, what the engine holds already is not counted, and no later call depends on
-    the answer.
+    the answer. The tokenizer and the data of the weights are not read: a load may still refuse a
+    model that has an estimate.
 
     Args:
         path: as for :class:`Model`.

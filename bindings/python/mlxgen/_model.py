@@ -50,7 +50,8 @@ class Model(Handle):
 
     Args:
         engine: whose memory it takes.
-        path: a model folder (safetensors) or a ``.gguf`` file.
+        path: a model folder (safetensors), a repository's folder in the cache of the Hugging Face
+            hub (its revision main) or a ``.gguf`` file.
         numerics: ``FAST``, or ``EXACT`` for results bit-equal to mlx-lm's.
         compute_type: element type of activations.
         prefill_chunk: tokens of one prefill forward; 0: a default.

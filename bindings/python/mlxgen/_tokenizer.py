@@ -32,7 +32,8 @@ class Tokenizer(Handle):
     """Immutable; may be used from any thread.
 
     Args:
-        path: a model folder, a ``tokenizer.json`` or a ``.gguf`` file.
+        path: a model folder, a repository's folder in the cache of the Hugging Face hub (its
+            revision main), a ``tokenizer.json`` or a ``.gguf`` file.
 
     Raises:
         NotFoundError: there is no tokenizer at the path.

@@ -10,10 +10,13 @@ use crate::base::{Code, Error, Result};
 /// A revision is a hash.
 const REVISION_LIMIT: u64 = 1024;
 
+/// What a folder with files of its own holds.
+const OWN: [&str; 2] = ["config.json", "tokenizer.json"];
+
 /// The folder that holds the model's files: of a repository's folder in the cache its snapshot, else `folder` itself.
 pub(crate) fn resolve(folder: &Path) -> Result<PathBuf> {
     let snapshots = folder.join("snapshots");
-    if folder.join("config.json").exists() || !snapshots.is_dir() {
+    if OWN.iter().any(|name| folder.join(name).exists()) || !snapshots.is_dir() {
         return Ok(folder.to_owned());
     }
     let reference = folder.join("refs").join("main");

@@ -41,3 +41,4 @@ pub use types::{ElementType, Encoding, Tensor};
 pub(crate) use file::read_small;
 pub(crate) use files::text_model_name;
 pub(crate) use gguf::Value;
+pub(crate) use hub::resolve as model_folder;

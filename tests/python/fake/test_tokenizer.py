@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Iterator
 
 import pytest
 
 import mlxgen
+from support.tiny_tokenizer import write_tokenizer
 
 BOS, EOS, IM_START, IM_END = 256, 257, 258, 259
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -103,3 +105,26 @@ def test_bad_conversations(tokenizer: mlxgen.Tokenizer) -> None:
 def test_a_missing_tokenizer(tmp_path: object) -> None:
     with pytest.raises(mlxgen.NotFoundError):
         mlxgen.Tokenizer(f"{tmp_path}/absent")
+
+
+def test_b04_a_repository_of_the_hub(tmp_path: Path) -> None:
+    """Found by its folder in the cache, as a model is."""
+    repository = tmp_path / "models--org--tiny"
+    snapshot = repository / "snapshots" / "abc"
+    files = tmp_path / "files"
+    for folder in (repository / "refs", repository / "blobs", snapshot, files):
+        folder.mkdir(parents=True)
+    write_tokenizer(files)
+    for number, file in enumerate(files.iterdir()):
+        blob = repository / "blobs" / str(number)
+        blob.write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    (repository / "refs" / "main").write_text("abc")
+    for path in (repository, snapshot):
+        with mlxgen.Tokenizer(path) as tokenizer:
+            assert tokenizer.encode("<|eos|>a", parse_special=True) == [EOS, 97]
+            assert tokenizer.render_chat(HELLO).text.startswith("<|special_2|>user\nHello")
+    (repository / "refs" / "main").write_text("other")
+    with pytest.raises(mlxgen.NotFoundError) as missing:
+        mlxgen.Tokenizer(repository)
+    assert str(missing.value.detail.file).endswith("snapshots/other")

@@ -30,7 +30,8 @@ public struct MemoryEstimate: Equatable, Sendable {
     public let fits: Bool
 
     /// Asks about a model. Nothing is loaded, what the engine holds already is not counted, and no later call depends
-    /// on the answer. Cancelling the task stops the reading of headers.
+    /// on the answer. Cancelling the task stops the reading of headers. The tokenizer and the data of the weights are not
+    /// read: a load may still refuse a model that has an estimate.
     ///
     /// - Parameters:
     ///   - url: as for ``Model/load(from:engine:options:progress:)``.

@@ -86,7 +86,8 @@ public final class Model: Sendable {
     /// Loads a model. Cancelling the task stops the load.
     ///
     /// - Parameters:
-    ///   - url: a folder with `config.json` and safetensors, or a `.gguf` file.
+    ///   - url: a folder with `config.json` and safetensors, a repository's folder in the cache of the
+    ///     Hugging Face hub (its revision main), or a `.gguf` file.
     ///   - engine: the engine to run on; nil makes one with default limits.
     ///   - options: numerics and limits.
     ///   - progress: called on a thread of this module while the load goes on. It should return soon

@@ -15,7 +15,8 @@ public final class Tokenizer: Sendable {
 
     /// Loads a tokenizer without its model.
     ///
-    /// - Parameter url: a model folder, a `tokenizer.json` or a `.gguf` file.
+    /// - Parameter url: a model folder, a repository's folder in the cache of the Hugging Face hub
+    ///   (its revision main), a `tokenizer.json` or a `.gguf` file.
     /// - Throws: ``MLXGenError``: `notFound`, `invalidModel`, `unsupported`, `io`.
     public static func load(from url: URL) async throws -> Tokenizer {
         let path = url.path

@@ -34,6 +34,123 @@ fn windows(config: &Value) -> Vec<Option<usize>> {
     open(config).unwrap().layers.iter().map(|layer| layer.window).collect()
 }
 
+/// What a family must be told.
+fn needs(model_type: &str) -> Value {
+    match model_type {
+        "ministral3" => {
+            json!({"rope_theta": null, "rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn",
+            "factor": 4.0, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1}})
+        }
+        "granite" => json!({"logits_scaling": 3.0, "attention_multiplier": 0.3, "embedding_multiplier": 1.7,
+            "residual_multiplier": 0.8}),
+        "cohere2" => json!({"head_dim": 16}),
+        "nemotron" => json!({"norm_eps": 1e-5}),
+        "minicpm" => json!({"dim_model_base": 32, "scale_depth": 1.4, "scale_emb": 2.0}),
+        "stablelm" | "stablelm_epoch" => json!({"layer_norm_eps": 1e-5}),
+        _ => json!({}),
+    }
+}
+
+#[test]
+fn b13_null_and_missing_are_the_same_in_every_family() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let open = |config: &Value| {
+        std::fs::write(&path, config.to_string()).unwrap();
+        ModelConfig::open_folder(folder.path())
+    };
+    for model_type in crate::model::registry::known() {
+        let Some(family) = crate::model::registry::find(model_type) else { continue };
+        let whole = file(model_type, needs(model_type));
+        open(&whole).unwrap_or_else(|error| panic!("{error}"));
+        let fields = fields::JsonFile::open(&path).unwrap();
+        let fields = fields.fields();
+        (family.describe)(&fields).unwrap();
+        let mut names = fields.asked();
+        assert!(names.iter().any(|name| name == "hidden_act"), "{names:?}");
+        names.extend(
+            ["model_type", "quantization", "text_config", "model_file", "clip_qkv", "use_qk_norm"]
+                .map(str::to_owned),
+        );
+        for name in names {
+            let mut config = whole.clone();
+            config.as_object_mut().unwrap().remove(&name);
+            let missing = open(&config);
+            config[&name] = Value::Null;
+            assert_eq!(open(&config), missing, "{model_type}: {name}");
+        }
+    }
+}
+
+#[test]
+fn b13_null_and_missing_are_the_same_inside_rotations() {
+    let sections = [
+        json!({"rope_type": "yarn", "factor": 4.0}),
+        json!({"rope_type": "llama3", "factor": 8.0}),
+        json!({"rope_type": "default"}),
+        json!({"rope_type": "proportional"}),
+    ];
+    let inner = [
+        "type",
+        "rope_theta",
+        "partial_rotary_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+        "attention_factor",
+        "original_max_position_embeddings",
+        "low_freq_factor",
+        "high_freq_factor",
+    ];
+    for section in sections {
+        for place in ["rope_scaling", "rope_parameters"] {
+            let plain = open(&file("llama", json!({place: section}))).unwrap();
+            for name in inner {
+                let mut section = section.clone();
+                section[name] = Value::Null;
+                assert_eq!(open(&file("llama", json!({place: section}))).unwrap(), plain, "{place}.{name}");
+            }
+        }
+    }
+}
+
+/// What mlx-lm 0.32.2 takes for a file that does not say; where it wants to be told, the models' own code.
+#[test]
+fn heads_of_files_that_say_nothing_of_ties() {
+    let tied = [
+        "llama",
+        "mistral",
+        "ministral3",
+        "smollm3",
+        "qwen2",
+        "gemma2",
+        "olmo2",
+        "granite",
+        "cohere2",
+        "seed_oss",
+        "ernie4_5",
+        "starcoder2",
+    ];
+    let own = ["qwen3", "phi3", "olmo3", "glm4", "exaone4", "internlm3", "nemotron", "stablelm", "helium"];
+    let as_file = ["gemma3_text", "minicpm"];
+    for (families, table) in
+        [(&tied[..], HeadTable::Embedding), (&own, HeadTable::Own), (&as_file, HeadTable::OwnIfPresent)]
+    {
+        for family in families {
+            for said in [json!({}), json!({"tie_word_embeddings": null})] {
+                let mut config = file(family, needs(family));
+                for (key, value) in said.as_object().unwrap() {
+                    config[key] = value.clone();
+                }
+                assert_eq!(open(&config).unwrap().head.table, table, "{family}");
+            }
+        }
+    }
+    assert_eq!(tied.len() + own.len() + as_file.len(), 23);
+}
+
 #[test]
 fn b13_gemma3_inside_a_multimodal_file_has_heads_of_its_own() {
     let text = json!({"model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 128,

@@ -70,6 +70,12 @@ impl<'a> Fields<'a> {
         self.asked.borrow().contains(name)
     }
 
+    /// The names that were asked for.
+    #[cfg(test)]
+    pub(super) fn asked(&self) -> Vec<String> {
+        self.asked.borrow().iter().cloned().collect()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
         self.object.iter().filter(|(_, value)| !value.is_null())
     }

@@ -18,7 +18,8 @@ pub fn qwen2(fields: &Fields<'_>) -> Result<ModelConfig> {
 
 /// Norms of each head's queries and keys.
 pub fn qwen3(fields: &Fields<'_>) -> Result<ModelConfig> {
-    let defaults = Defaults { theta: 1_000_000.0, ..Defaults::LLAMA };
+    // mlx-lm wants to be told; the model's own code takes false.
+    let defaults = Defaults { theta: 1_000_000.0, tied: false, ..Defaults::LLAMA };
     let mut config = defaults.read(fields)?;
     if fields.flag("attention_bias")? == Some(true) {
         return Err(fields.unsupported("attention_bias", "is true"));

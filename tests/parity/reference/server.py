@@ -5,16 +5,17 @@ Started by `parity.reference_process.Reference`. Whatever libraries print goes t
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.utils import load_model
+from mlx_lm.utils import _get_classes, load_model
 
 from . import oracle, rounded, tiny
 
@@ -38,6 +39,12 @@ class Server:
                 self._model.update(tree_unflatten([(perturb, changed)]))
             self._loaded = wanted
         return self._model
+
+    def fields(self, folder: str) -> List[str]:
+        """The fields of a configuration that mlx-lm's model reads."""
+        config = json.loads((Path(folder) / "config.json").read_text())
+        _, arguments = _get_classes(config)
+        return [field.name for field in dataclasses.fields(arguments)]
 
     def make_tiny(self, folder: str, case: Dict[str, Any], prompts: Any) -> Any:
         return tiny.make(Path(folder), case, prompts)

@@ -105,12 +105,37 @@ fn b40_faults_in_the_other_files_name_them() {
         ),
         ("tokenizer_config.json", r#"{"chat_template": 7}"#, None),
         ("chat_template.json", "{", None),
+        ("chat_template.json", "NaN", None),
+        ("tokenizer_config.json", r#"{"chat_template": NaN}"#, None),
+        ("config.json", "NaN", None),
+        ("config.json", r#"{"eos_token_id": [1, NaN]}"#, Some("eos_token_id")),
+        ("tokenizer_config.json", r#"{"eos_token_id": Infinity}"#, Some("eos_token_id")),
     ] {
         let folder = folder(&[("tokenizer.json", tokenizer_json(&SPECIAL, None)), (name, text.to_owned())]);
         let error = Tokenizer::load_dir(folder.path()).expect_err(text);
         assert_eq!(error.code(), Code::InvalidModel, "{error}");
         assert_eq!(error.detail().file.as_deref(), Some(folder.path().join(name).as_path()), "{error}");
         assert_eq!(error.detail().field.as_deref(), field, "{error}");
+    }
+}
+
+/// Python writes them into such files.
+#[test]
+fn numbers_that_are_none_do_no_harm_where_nobody_asks() {
+    let odd = r#"{"a": NaN, "b": {"limits": [0.0, Infinity]}, "c": -Infinity, "d": "NaN"}"#;
+    let names = ["config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"];
+    for name in names {
+        let folder = folder(&[("tokenizer.json", tokenizer_json(&SPECIAL, None)), (name, odd.to_owned())]);
+        assert_eq!(
+            Tokenizer::load_dir(folder.path()).unwrap().encode("a", false, false).unwrap(),
+            [97],
+            "{name}"
+        );
+        // Where a fault lies is counted in the file, from its first byte.
+        let text = format!("\u{feff}{}", odd.replace("\"NaN\"", "x"));
+        std::fs::write(folder.path().join(name), &text).unwrap();
+        let error = Tokenizer::load_dir(folder.path()).unwrap_err();
+        assert_eq!(error.detail().position, Some(text.len() as u64 - 2), "{name}");
     }
 }
 

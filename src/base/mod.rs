@@ -5,6 +5,7 @@ pub mod deep;
 pub mod error;
 pub mod event;
 pub mod info;
+pub mod json;
 pub mod kv_config;
 pub mod options;
 pub mod panics;

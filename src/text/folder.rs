@@ -12,7 +12,7 @@ use super::eos::add_ids;
 use super::parse;
 use super::tokenizer::Roles;
 use crate::base::quote::json_fault;
-use crate::base::{Code, Error, Result, small_file};
+use crate::base::{Code, Error, Result, json, small_file};
 
 /// The largest tokenizer.json in bytes: ten times the largest known ones.
 const MOST_BYTES: u64 = 512 << 20;
@@ -170,13 +170,17 @@ fn read_object(path: &Path) -> Result<Map<String, Value>> {
         return Ok(Map::new());
     };
     let text = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
-    match serde_json::from_slice(text) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(Error::invalid_model(format!("{}: not a JSON object", path.display())).file(path)),
+    match json::value(text) {
+        Ok(value) => json::object(value)
+            .ok_or_else(|| Error::invalid_model(format!("{}: not a JSON object", path.display())).file(path)),
         Err(fault) => {
             let error =
                 Error::invalid_model(format!("{}: {}", path.display(), json_fault(&fault))).file(path);
-            Err(parse::at_fault(error, text, &fault))
+            let before = (bytes.len() - text.len()) as u64;
+            Err(match json::position(text, &fault) {
+                Some(position) => error.position(before + position),
+                None => error,
+            })
         }
     }
 }

@@ -18,6 +18,7 @@ use tokenizers::{
 
 use super::check;
 use super::guard::unpanicked;
+use crate::base::json::at_fault;
 use crate::base::quote::{json_fault, quote};
 use crate::base::{Error, Result, deep};
 
@@ -150,15 +151,6 @@ impl Parts {
             named.into_iter().find_map(|(name, part)| unknown(part.as_ref()?).map(|kind| (name, kind)))
         })
     }
-}
-
-/// Adds the byte offset of a JSON fault.
-pub(super) fn at_fault(error: Error, bytes: &[u8], fault: &serde_json::Error) -> Error {
-    if fault.line() == 0 {
-        return error;
-    }
-    let before: usize = bytes.split_inclusive(|b| *b == b'\n').take(fault.line() - 1).map(<[u8]>::len).sum();
-    error.position((before + fault.column().saturating_sub(1)) as u64)
 }
 
 #[derive(Deserialize)]

@@ -32,6 +32,11 @@ under `fast`, the length that the whole prompt reaches, and under `exact`, as in
 holds stay as they were turned. Layers that slide keep their window alone; where mlx-lm keeps everything behind a mask
 (`ministral3` inside `mistral3`, `smollm3` with windows), the last bits may differ.
 
+A field that is missing, or `null`, has the value that mlx-lm takes for a missing one (`tests/parity/test_missing_fields.py` leaves
+out each that a family reads); where mlx-lm wants to be told, that of the model's published code. mlx-lm takes an explicit
+`null` in `tie_word_embeddings` for false. Numbers that only Python knows (`NaN`, `Infinity`, or `{"__float__": "NaN"}`) are
+refused where they are used, with the field, and do no harm elsewhere.
+
 The text models inside `gemma3` and `mistral3` files are read by the same descriptions; their other parts are ignored.
 
 GGUF files are read of the architectures llama, qwen2, qwen3, gemma2, gemma3, phi3, smollm3, olmo2, granite, cohere2, glm4,

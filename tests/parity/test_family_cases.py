@@ -160,3 +160,21 @@ def test_starcoder2_takes_the_activation_that_its_file_names(
     exact, approximate = (scores(engine, path, [prompt(33)])[0] for path in (base, named))
     assert exact.tobytes() != approximate.tobytes()
     assert np.abs(exact - approximate).max() < 0.05 * np.abs(exact).max()
+
+
+def test_numbers_that_only_python_knows_do_no_harm_unless_used(
+    engine: mlxgen.Engine, reference: Reference, family_folder: Folder, tmp_path: Path
+) -> None:
+    """As Python writes them in the files of other families, such as `time_step_limit`."""
+    odd = {"time_step_limit": [0.0, float("inf")], "loss": float("nan"), "floor": -float("inf")}
+    path = variant(family_folder("llama", "float32"), tmp_path / "odd", **odd)
+    assert "Infinity]" in (path / "config.json").read_text()
+    for name in ("generation_config.json", "special_tokens_map.json"):
+        (path / name).write_text(json.dumps(odd))
+    wanted = expect(reference, path, prompt(33), 2048, 3, tmp_path / "scores.npy")
+    with engine.load_model(path, numerics=mlxgen.Numerics.EXACT) as model:
+        compare_scores(model, wanted)
+    used = variant(path, tmp_path / "used", rope_theta=float("inf"))
+    with pytest.raises(mlxgen.InvalidModelError) as raised:
+        engine.load_model(used)
+    assert raised.value.detail.field == "rope_theta" and "is Infinity" in str(raised.value)

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::base::quote::{json_fault, name as name_of};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, json};
 use crate::model::weights::read_small;
 
 /// Bytes of a configuration file.
@@ -26,14 +26,18 @@ impl JsonFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let text = read_small(path, FILE_LIMIT)?;
         let bad = |what: String| Error::invalid_model(format!("{} {what}", path.display())).file(path);
-        match serde_json::from_slice(&text) {
-            Ok(Value::Object(object)) => Ok(JsonFile { path: path.to_owned(), object }),
-            Ok(_) => Err(bad("does not hold a JSON object".to_owned())),
-            Err(error) if error.to_string().contains("recursion limit") => {
-                Err(bad(format!("is {}", json_fault(&error))))
-            }
-            Err(error) => {
-                Err(bad(format!("is not valid JSON (line {}, column {})", error.line(), error.column())))
+        match json::value(&text) {
+            Ok(value) => match json::object(value) {
+                Some(object) => Ok(JsonFile { path: path.to_owned(), object }),
+                None => Err(bad("does not hold a JSON object".to_owned())),
+            },
+            Err(fault) => {
+                let what = if fault.to_string().contains("recursion limit") {
+                    format!("is {}", json_fault(&fault))
+                } else {
+                    format!("is not valid JSON (line {}, column {})", fault.line(), fault.column())
+                };
+                Err(json::at_fault(bad(what), &text, &fault))
             }
         }
     }
@@ -106,21 +110,15 @@ impl<'a> Fields<'a> {
     }
 
     fn wrong(&self, name: &str, found: &Value, wanted: &str) -> Error {
-        let found = match found {
-            Value::Object(_) => "an object".to_owned(),
-            Value::Array(_) => "a list".to_owned(),
-            short => {
-                let text = short.to_string();
-                if text.len() > 60 { "a long text".to_owned() } else { text }
-            }
-        };
-        self.invalid(name, format!("is {found}; it must be {wanted}"))
+        self.invalid(name, format!("is {}; it must be {wanted}", brief(found)))
     }
 
     pub fn section(&self, name: &str) -> Result<Option<Fields<'a>>> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::Object(object)) => Ok(Some(Fields::new(self.path, self.field_name(name), object))),
+            Some(found @ Value::Object(object)) if json::odd_number(found).is_none() => {
+                Ok(Some(Fields::new(self.path, self.field_name(name), object)))
+            }
             Some(other) => Err(self.wrong(name, other, "an object")),
         }
     }
@@ -173,6 +171,18 @@ impl<'a> Fields<'a> {
         match value {
             Value::Array(list) => list.iter().map(id).collect(),
             one => Ok(vec![id(one)?]),
+        }
+    }
+}
+
+/// A value in a message.
+pub(super) fn brief(value: &Value) -> String {
+    match value {
+        Value::Object(_) => json::odd_number(value).unwrap_or("an object").to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        short => {
+            let text = short.to_string();
+            if text.len() > 60 { "a long text".to_owned() } else { text }
         }
     }
 }

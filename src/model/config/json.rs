@@ -8,7 +8,7 @@ use super::dense::{
     Activation, AttentionConfig, BlockConfig, HeadConfig, HeadTable, LayerConfig, MlpConfig, MlpForm,
     NormConfig, NormKind, Presence, Wide,
 };
-use super::fields::{Fields, JsonFile};
+use super::fields::{Fields, JsonFile, brief};
 use super::rope::DEFAULT_THETA;
 use super::{LAYERS_LIMIT, ModelConfig, Names, Quantization, RopeDefaults};
 use crate::base::quote::quote;
@@ -390,12 +390,4 @@ fn refuse_foreign(fields: &Fields<'_>) -> Result<()> {
         return Err(fields.unsupported("no_rope_layers", "leaves positions out of some layers"));
     }
     Ok(())
-}
-
-fn brief(value: &Value) -> String {
-    match value {
-        Value::Object(_) => "an object".to_owned(),
-        Value::Array(_) => "a list".to_owned(),
-        other => other.to_string().chars().take(60).collect(),
-    }
 }

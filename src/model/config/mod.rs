@@ -204,4 +204,6 @@ impl ModelConfig {
 #[cfg(test)]
 mod family_tests;
 #[cfg(test)]
+mod odd_number_tests;
+#[cfg(test)]
 mod tests;

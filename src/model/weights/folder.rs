@@ -10,7 +10,7 @@ use super::file::{WeightFile, read_small};
 use super::safetensors::read_header;
 use super::types::Tensor;
 use crate::base::quote::{self, json_fault, quote};
-use crate::base::{Code, Error, Result};
+use crate::base::{Code, Error, Result, json};
 
 const INDEX_NAME: &str = "model.safetensors.index.json";
 /// Bytes of an index; a table of a million tensors is smaller.
@@ -125,8 +125,9 @@ fn read_index(path: &Path) -> Result<Option<Index>> {
         Err(error) => return Err(error),
     };
     let bad = |what: String| Error::invalid_model(format!("{} {what}", path.display())).file(path);
-    let IndexFile(map) = serde_json::from_slice(&text)
-        .map_err(|error| bad(format!("is no weight index: {}", json_fault(&error))))?;
+    let IndexFile(map) = json::typed(&text).map_err(|fault| {
+        json::at_fault(bad(format!("is no weight index: {}", json_fault(&fault))), &text, &fault)
+    })?;
     let mut shards: Vec<String> = map.shards.keys().cloned().collect();
     shards.sort();
     for shard in &shards {

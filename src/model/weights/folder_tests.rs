@@ -136,6 +136,33 @@ fn indices_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn faults_of_an_index_have_their_byte() {
+    let folder = Folder::new();
+    folder.weights("model.safetensors", &[("a", 1.0)]);
+    for (text, at) in [
+        ("{\n\"weight_map\": x}", 16),
+        (r#"{"weight_map":{"a":1}}"#, 19),
+        (r#"{"weight_map":{"a":NaN}}"#, 19),
+        (r#"{"metadata":{"total_size":Infinity},"weight_map":{"a":y}}"#, 54),
+        (r#"{"weight_map":{"a":"model.safetensors""#, 37),
+        ("{}", 1),
+    ] {
+        folder.index(text);
+        let error = folder.open().unwrap_err();
+        assert_eq!(
+            (error.code(), error.detail().position),
+            (Code::InvalidModel, Some(at)),
+            "{text}: {error}"
+        );
+        assert!(error.detail().file.as_ref().unwrap().ends_with(INDEX_NAME));
+    }
+    // A number that only Python knows, where none is asked for.
+    folder
+        .index(r#"{"metadata":{"total_size":NaN, "loss":-Infinity},"weight_map":{"a":"model.safetensors"}}"#);
+    folder.open().unwrap();
+}
+
+#[test]
 fn b18_a_truncated_shard_is_named() {
     let folder = Folder::new();
     folder

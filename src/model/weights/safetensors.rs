@@ -16,8 +16,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer, Map
 
 use super::file::{WeightFile, zeroed};
 use super::types::{ElementType, Encoding, RowOrder, Tensor, checked_elements};
-use crate::base::quote;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, json, quote};
 
 /// The format's own limit of the header's length.
 const HEADER_LIMIT: u64 = 100_000_000;
@@ -87,7 +86,7 @@ fn parse(file: &WeightFile, header: &[u8]) -> Result<Vec<Declared>> {
 
 /// Turns a JSON error into one that names the file, the entry and the byte.
 fn header_error(file: &WeightFile, header: &[u8], entry: &str, error: &serde_json::Error) -> Error {
-    let position = 8 + byte_position(header, error.line(), error.column()) as u64;
+    let position = 8 + json::position(header, error).unwrap_or(0);
     let text = error.to_string();
     let reason = match error.classify() {
         serde_json::error::Category::Data => text.split(" at line ").next().unwrap_or_default(),
@@ -100,20 +99,6 @@ fn header_error(file: &WeightFile, header: &[u8], entry: &str, error: &serde_jso
     }
     let error = file.invalid(what).position(position);
     if entry.is_empty() { error } else { error.tensor(entry) }
-}
-
-/// The byte offset of a line and column, both counted from one.
-fn byte_position(text: &[u8], line: usize, column: usize) -> usize {
-    let line_start = match line {
-        0 | 1 => 0,
-        _ => text
-            .iter()
-            .enumerate()
-            .filter(|(_, byte)| **byte == b'\n')
-            .nth(line - 2)
-            .map_or(text.len(), |(index, _)| index + 1),
-    };
-    (line_start + column.saturating_sub(1)).min(text.len())
 }
 
 fn validate(

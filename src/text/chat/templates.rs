@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::environment::{self, Compiled};
 use crate::base::quote::{brief, json_fault, quote};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, json};
 use crate::text::folder::read_optional;
 
 /// The chat templates of a model, by name. They are compiled when first used.
@@ -80,7 +80,8 @@ impl ChatTemplates {
                 let bad = |reason: String| {
                     Error::invalid_model(format!("{}: {reason}", path.display())).file(&path)
                 };
-                let value: Value = serde_json::from_slice(&bytes).map_err(|e| bad(json_fault(&e)))?;
+                let value = json::value(&bytes)
+                    .map_err(|fault| json::at_fault(bad(json_fault(&fault)), &bytes, &fault))?;
                 templates.add_value(value.get("chat_template").unwrap_or(&value)).map_err(bad)?;
             }
         }
@@ -106,7 +107,7 @@ impl ChatTemplates {
                     self.add(name.to_owned(), source);
                 }
             }
-            Value::Object(map) => {
+            Value::Object(map) if json::odd_number(value).is_none() => {
                 for (name, source) in map {
                     self.add(name.clone(), source.as_str().ok_or_else(bad)?);
                 }

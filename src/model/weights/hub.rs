@@ -1,6 +1,7 @@
 //! The cache of the Hugging Face hub: `models--org--name` with `refs/main`, which names a folder in `snapshots`, whose
 //! files are links into `blobs`.
 
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use super::file::read_small;
@@ -27,15 +28,16 @@ pub(crate) fn resolve(folder: &Path) -> Result<PathBuf> {
         Err(error) => return Err(error),
     };
     let snapshot = snapshots.join(&revision);
-    if snapshot.is_dir() {
-        return Ok(snapshot);
+    match std::fs::metadata(&snapshot) {
+        Ok(about) if about.is_dir() => Ok(snapshot),
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io(&snapshot, "examine", &source)),
+        _ => Err(Error::not_found(format!(
+            "{} names the snapshot {}, which is not there: the download is incomplete",
+            reference.display(),
+            quote(&revision)
+        ))
+        .file(snapshot)),
     }
-    Err(Error::not_found(format!(
-        "{} names the snapshot {}, which is not there: the download is incomplete",
-        reference.display(),
-        quote(&revision)
-    ))
-    .file(snapshot))
 }
 
 /// A name, never a path.

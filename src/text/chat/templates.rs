@@ -1,6 +1,7 @@
 //! Which templates a model has, and one of them made ready.
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
@@ -62,16 +63,10 @@ impl ChatTemplates {
         if let Some(bytes) = read_optional(&path)? {
             templates.add("default".into(), &utf8(&path, bytes)?);
         }
-        let additional = folder.join("additional_chat_templates");
-        if let Ok(files) = std::fs::read_dir(&additional) {
-            let mut paths: Vec<_> = files.flatten().map(|file| file.path()).collect();
-            paths.retain(|path| path.extension().is_some_and(|extension| extension == "jinja"));
-            paths.sort();
-            for path in paths {
-                let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                if let Some(bytes) = read_optional(&path)? {
-                    templates.add(name, &utf8(&path, bytes)?);
-                }
+        for path in additional(&folder.join("additional_chat_templates"))? {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if let Some(bytes) = read_optional(&path)? {
+                templates.add(name, &utf8(&path, bytes)?);
             }
         }
         if templates.is_empty() {
@@ -169,6 +164,26 @@ impl ChatTemplates {
         let compiled = entry.compiled.get_or_init(|| environment::compile(&entry.source).map(Arc::new));
         Ok(Template { compiled: compiled.clone()?, source: entry.source.clone() })
     }
+}
+
+/// The templates in a folder, in the order of their names; none where there is no such folder.
+fn additional(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = match std::fs::read_dir(folder) {
+        Ok(files) => files,
+        Err(source) if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(source) => return Err(Error::io(folder, "list", &source)),
+    };
+    let mut paths = Vec::new();
+    for file in files {
+        let path = file.map_err(|source| Error::io(folder, "list", &source))?.path();
+        if path.extension().is_some_and(|extension| extension == "jinja") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
 }
 
 fn utf8(path: &Path, bytes: Vec<u8>) -> Result<String> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::testing::{GgufFile, SafetensorsFile, floats};
+use super::super::testing::{GgufFile, SafetensorsFile, floats, llama};
 use super::super::{BlockFormat, WeightFile, gguf};
 use super::*;
 use crate::base::Code;
@@ -307,5 +307,37 @@ fn a_description_names_every_form() {
             plan.linear(path, rows, 256).unwrap();
         }
         assert_eq!(plan.description(), expected);
+    }
+}
+
+#[test]
+fn biases_in_blocks_are_read_unless_their_rows_are_exchanged() {
+    const BLOCKS: usize = 64 / 32;
+    let bytes = [BlockFormat::Q8_0, BlockFormat::Q4_1].map(BlockFormat::bytes);
+    let file = llama()
+        .tensor("blk.0.attn_q.bias", 8, &[64], &vec![0; BLOCKS * bytes[0]])
+        .tensor("blk.0.attn_k.bias", 3, &[64], &vec![0; BLOCKS * bytes[1]])
+        .tensor("blk.0.attn_v.bias", 8, &[64], &vec![0; BLOCKS * bytes[0]])
+        .tensor("blk.1.attn_q.bias", 0, &[64], &floats(&[0.5; 64]))
+        .tensor("blk.1.attn_q.weight", 8, &[32, 64], &vec![0; 64 * bytes[0]]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.gguf");
+    file.write(&path);
+    let files = Arc::new(gguf::open(WeightFile::open(&path).unwrap()).unwrap().1);
+    for keep in [FILE, FLOAT, Keep { float: None, quantized: Quantized::Kernels }] {
+        let mut plan = LoadPlan::new(Arc::clone(&files), None, keep);
+        for (module, format) in [("layers.0.self_attn.q_proj", "Q8_0"), ("layers.0.self_attn.k_proj", "Q4_1")]
+        {
+            let name = format!("model.{module}.bias");
+            let error = plan.float(&name, &[64]).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidModel);
+            assert_eq!(error.detail().file.as_deref(), Some(path.as_path()));
+            assert!(error.detail().tensor.is_some(), "{error}");
+            assert!(error.message().contains(&format!("holds {format}; its rows are exchanged")), "{error}");
+        }
+        // Rows as they are, floats, and matrices.
+        plan.float("model.layers.0.self_attn.v_proj.bias", &[64]).unwrap();
+        plan.float("model.layers.1.self_attn.q_proj.bias", &[64]).unwrap();
+        plan.linear("model.layers.1.self_attn.q_proj", 64, 32).unwrap();
     }
 }

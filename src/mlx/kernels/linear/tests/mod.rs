@@ -2,6 +2,7 @@
 
 mod exact;
 mod invariance;
+mod packing;
 
 use half::{bf16, f16};
 

@@ -1869,7 +1869,7 @@ mlxgen_status mlxgen_stream_open(mlxgen_model *model,
  * Ownership: `event` is yours; set its `struct_size` before the call. It is filled only with OK.
  * What its pointers lead to is borrowed until the next call on this stream.
  * Codes: OK, DONE (after the END event, or after an error), TIMEOUT, INVALID_ARGUMENT,
- * OUT_OF_MEMORY, BUSY, WRONG_STATE (closed, or after mlxgen_shutdown), GPU_TIMEOUT,
+ * INVALID_MODEL (scores that are NaN or infinite, of which none can be chosen), OUT_OF_MEMORY, BUSY, WRONG_STATE (closed, or after mlxgen_shutdown), GPU_TIMEOUT,
  * GPU_NOT_PERMITTED.
  * Since: 0.1.
  */

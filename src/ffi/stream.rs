@@ -263,7 +263,7 @@ pub unsafe extern "C" fn mlxgen_stream_open(
 /// Ownership: `event` is yours; set its `struct_size` before the call. It is filled only with OK.
 /// What its pointers lead to is borrowed until the next call on this stream.
 /// Codes: OK, DONE (after the END event, or after an error), TIMEOUT, INVALID_ARGUMENT,
-/// OUT_OF_MEMORY, BUSY, WRONG_STATE (closed, or after mlxgen_shutdown), GPU_TIMEOUT,
+/// INVALID_MODEL (scores that are NaN or infinite, of which none can be chosen), OUT_OF_MEMORY, BUSY, WRONG_STATE (closed, or after mlxgen_shutdown), GPU_TIMEOUT,
 /// GPU_NOT_PERMITTED.
 /// Since: 0.1.
 #[unsafe(no_mangle)]

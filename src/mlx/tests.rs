@@ -206,7 +206,7 @@ fn norm_gate_and_scores() {
     let scores = floats(&[0.0, 1.0, 1.0], &[1, 3]);
     assert_eq!(ops::argmax(&scores).unwrap().to_vec::<u32>().unwrap(), [1]);
     let total = (1.0 + 2.0 * 1f64.exp()).ln();
-    let normalised = ops::log_probabilities(&scores).unwrap().to_vec::<f32>().unwrap();
+    let normalised = ops::log_probabilities(&scores).unwrap()[0].to_vec::<f32>().unwrap();
     assert_close(&normalised, &[-total, 1.0 - total, 1.0 - total], 1e-6);
 }
 

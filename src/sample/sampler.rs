@@ -16,6 +16,8 @@ pub struct Sampled {
     pub token: Array,
     /// Normalised scores before temperature and filters, `[1, vocabulary]`.
     pub logprobs: Array,
+    /// One float32, finite if there was a choice: no score is NaN or ∞, and some are above -∞.
+    pub sound: Array,
 }
 
 /// The seed of the draw at `step`: every step has its own key, so a draw depends on nothing but
@@ -39,14 +41,18 @@ pub enum Precision {
 /// precision, the lowest id among equals.
 pub fn sample(scores: &Array, sampling: &Sampling, step: u64, precision: Precision) -> Result<Sampled> {
     let kernels = precision == Precision::Kernels;
-    let logprobs = if kernels { ops::normalized_scores(scores)? } else { ops::log_probabilities(scores)? };
-    let token = if sampling.temperature <= COLDEST {
-        // Scores that are equal once they are normalised may differ before.
-        if kernels { ops::best(scores)? } else { ops::argmax(&logprobs)? }
-    } else {
-        draw(filtered(logprobs.clone(), sampling)?, sampling, step)?
-    };
-    Ok(Sampled { token, logprobs })
+    let [logprobs, sum] =
+        if kernels { ops::normalized_scores(scores)? } else { ops::log_probabilities(scores)? };
+    if sampling.temperature > COLDEST {
+        let token = draw(filtered(logprobs.clone(), sampling)?, sampling, step)?;
+        return Ok(Sampled { token, logprobs, sound: prim::astype(&sum, Dtype::Float32)? });
+    }
+    if kernels {
+        // Scores that are equal once they are normalised may differ before; and nobody may ask for those.
+        let [token, sound] = ops::best(scores)?;
+        return Ok(Sampled { token, logprobs, sound });
+    }
+    Ok(Sampled { token: ops::argmax(&logprobs)?, logprobs, sound: prim::astype(&sum, Dtype::Float32)? })
 }
 
 fn filtered(mut logprobs: Array, sampling: &Sampling) -> Result<Array> {

@@ -135,6 +135,45 @@ fn draws_follow_the_probabilities() {
 }
 
 #[test]
+fn a_choice_is_sound_where_scores_are_numbers() {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let precisions = if crate::mlx::has_cpu_kernels() {
+        &[Precision::Exact, Precision::Kernels][..]
+    } else {
+        &[Precision::Exact]
+    };
+    for (values, expected) in [
+        ([0.5, 1.0, -3.0], true),
+        ([-inf, 1.0, -inf], true),
+        ([0.5, nan, 3.0], false),
+        ([nan, 1.0, 2.0], false),
+        ([0.5, inf, 3.0], false),
+        ([inf, inf, -inf], false),
+        ([-inf, -inf, -inf], false),
+        ([f32::MAX, f32::MIN, 0.0], true),
+    ] {
+        for temperature in [0.0, 0.7] {
+            for (top_p, min_p, top_k) in [(0.0, 0.0, 0), (0.9, 0.0, 0), (0.0, 0.1, 0), (0.0, 0.0, 2)] {
+                for &precision in precisions {
+                    let sampling = Sampling { top_p, min_p, top_k, ..at(temperature) };
+                    let sampled = super::sample(&row(&values), &sampling, 0, precision).unwrap();
+                    let sound = sampled.sound.item::<f32>().unwrap();
+                    assert_eq!(sound.is_finite(), expected, "{values:?} {sampling:?} {precision:?}: {sound}");
+                    // Also where nobody may choose: an id of the vocabulary, which the next step looks up.
+                    assert!(sampled.token.item::<u32>().unwrap() < 3, "{values:?} {sampling:?}");
+                }
+            }
+        }
+    }
+    for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+        let narrow = |values: &[f32]| prim::astype(&row(values), dtype).unwrap();
+        let sound =
+            |values: &[f32]| sample(&narrow(values), &at(1.0), 0).unwrap().sound.item::<f32>().unwrap();
+        assert!(sound(&[1.0, 2.0]).is_finite() && !sound(&[1.0, nan]).is_finite());
+    }
+}
+
+#[test]
 fn greedy_takes_the_lowest_id_of_what_normalisation_makes_equal() {
     // In bfloat16 the two scores differ, their normalised values do not.
     let values = [9.0f32, 9.0625, 8.0, 9.0625];

@@ -289,6 +289,13 @@ static void failures(mlxgen_engine *engine)
     mlxgen_cache_release(cache);
     mlxgen_model_release(model);
 
+    model = load_model(engine, "{\"faults\": [{\"at\": \"read\", \"after\": 3, \"code\": 6}]}");
+    stream = open_stream(model, NULL, "ab", NULL);
+    PULL(INVALID_MODEL, stream);
+    EXPECT(DONE, mlxgen_stream_next, stream, 0, &event, &error);
+    mlxgen_stream_release(stream);
+    mlxgen_model_release(model);
+
     model = load_model(engine, "{\"faults\": [{\"at\": \"step\", \"after\": 3, \"code\": 15}]}");
     stream = open_stream(model, NULL, "ab", NULL);
     PULL(GPU_NOT_PERMITTED, stream);

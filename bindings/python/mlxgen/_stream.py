@@ -206,7 +206,8 @@ class Stream(Handle):
             StreamTimeoutError: no event in that time; call again.
             BusyError: another thread waits for this stream.
             WrongStateError: the stream was closed, before or by another thread meanwhile.
-            MlxgenError: the generation failed; the next call says done.
+            InvalidModelError: the model's scores are NaN or infinite; the next call says done.
+            MlxgenError: the generation failed in another way; the next call says done.
         """
         wait = _SLICE_MS if timeout is None else seconds_to_ms(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout

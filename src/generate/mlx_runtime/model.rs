@@ -177,8 +177,9 @@ impl TokenModel for MlxModel {
             } else {
                 None
             };
-            mlx::async_eval([Some(&sampled.token), logprobs.as_ref()].into_iter().flatten())?;
-            Ok(Box::new(MlxPending { token: sampled.token, logprobs, report }) as Box<dyn PendingToken>)
+            let sample::Sampled { token, sound, .. } = sampled;
+            mlx::async_eval([Some(&token), Some(&sound), logprobs.as_ref()].into_iter().flatten())?;
+            Ok(Box::new(MlxPending { token, sound, logprobs, report }) as Box<dyn PendingToken>)
         })
     }
 }

@@ -16,28 +16,43 @@ const CHUNK: usize = 4096;
 /// The index of the largest score of each row of `width` scores; the lowest such index.
 ///
 /// Scores that are NaN are passed over, but index 0 is the result if the first score is one: MLX's rule on the CPU.
+/// `largest` becomes that score, and NaN where any of the row is NaN or ∞: finite where there is a choice.
 ///
 /// # Panics
 /// When lengths do not fit together.
-pub fn argmax(pool: &Pool, scores: &[f32], width: usize, out: &mut [u32]) -> Result<(), Panicked> {
-    argmax_on(Path::best(), pool, scores, width, out)
+pub fn argmax(
+    pool: &Pool,
+    scores: &[f32],
+    width: usize,
+    out: &mut [u32],
+    largest: &mut [f32],
+) -> Result<(), Panicked> {
+    argmax_on(Path::best(), pool, scores, width, out, largest)
 }
 
-fn argmax_on(path: Path, pool: &Pool, scores: &[f32], width: usize, out: &mut [u32]) -> Result<(), Panicked> {
-    let chunks =
-        of_chunks(pool, scores, width, out.len(), |chunk| (sixteen::run(path, Largest(chunk)), 0.0))?;
-    for ((row, chunks), out) in
-        scores.chunks_exact(width).zip(chunks.chunks_exact(width.div_ceil(CHUNK))).zip(out)
-    {
-        let (mut best, mut largest) = (0, f32::NEG_INFINITY);
-        for (index, &(value, _)) in chunks.iter().enumerate() {
-            if value > largest {
-                (best, largest) = (index, value);
+fn argmax_on(
+    path: Path,
+    pool: &Pool,
+    scores: &[f32],
+    width: usize,
+    out: &mut [u32],
+    largest: &mut [f32],
+) -> Result<(), Panicked> {
+    assert!(out.len() == largest.len(), "{} rows are not {}", out.len(), largest.len());
+    let chunks = of_chunks(pool, scores, width, out.len(), |chunk| sixteen::run(path, Largest(chunk)))?;
+    let rows = scores.chunks_exact(width).zip(chunks.chunks_exact(width.div_ceil(CHUNK)));
+    for ((row, chunks), (out, largest)) in rows.zip(out.iter_mut().zip(largest)) {
+        let (mut best, mut most, mut taint) = (0, f32::NEG_INFINITY, 0.0);
+        for (index, &(value, chunk_taint)) in chunks.iter().enumerate() {
+            taint += chunk_taint;
+            if value > most {
+                (best, most) = (index, value);
             }
         }
         let start = best * CHUNK;
-        let found = row[start..].iter().position(|score| *score == largest);
+        let found = row[start..].iter().position(|score| *score == most);
         *out = if row[0].is_nan() { 0 } else { (start + found.unwrap_or(0)) as u32 };
+        *largest = most + taint;
     }
     Ok(())
 }
@@ -59,7 +74,7 @@ fn log_sum_exp_on(
     out: &mut [f32],
 ) -> Result<(), Panicked> {
     let chunks = of_chunks(pool, scores, width, out.len(), |chunk| {
-        let largest = sixteen::run(path, Largest(chunk));
+        let (largest, _) = sixteen::run(path, Largest(chunk));
         (largest, sixteen::run(path, SumOfExp(chunk, largest)))
     })?;
     for ((row, chunks), out) in
@@ -111,31 +126,44 @@ fn of_chunks(
     Ok(results.into_iter().map(|both| halves(both.into_inner())).collect())
 }
 
-/// The largest score of a chunk that is not NaN, or -∞.
+/// The largest score of a chunk that is not NaN, or -∞; and 0, or NaN where any of them is NaN or ∞.
 struct Largest<'a>(&'a [f32]);
 
 impl Task for Largest<'_> {
-    type Output = f32;
+    type Output = (f32, f32);
 
     #[inline(always)]
-    fn run<S: Lanes>(self, s: S) -> f32 {
+    fn run<S: Lanes>(self, s: S) -> (f32, f32) {
         let (whole, rest) = self.0.as_chunks::<LANES>();
         let mut largest = [s.splat(f32::NEG_INFINITY); 4];
+        let mut taint = [s.splat(0.0); 4];
+        let least = s.splat(f32::MIN);
+        let mut see = |i: usize, scores: &[f32; LANES]| {
+            let scores = s.load(scores);
+            largest[i] = s.max(scores, largest[i]);
+            // -∞ is as good as the least number; what is NaN or ∞ taken from itself is NaN.
+            let raised = s.max(least, scores);
+            taint[i] = s.add(taint[i], s.sub(raised, raised));
+        };
         let (fours, ones) = whole.as_chunks::<4>();
         for four in fours {
-            for i in 0..4 {
-                largest[i] = s.max(s.load(&four[i]), largest[i]);
+            for (i, scores) in four.iter().enumerate() {
+                see(i, scores);
             }
         }
-        for one in ones {
-            largest[0] = s.max(s.load(one), largest[0]);
+        for scores in ones {
+            see(0, scores);
         }
         let pairs = [s.max(largest[0], largest[1]), s.max(largest[2], largest[3])];
         let mut found = largest_lane(s, s.max(pairs[0], pairs[1]));
+        let taints = s.add(s.add(taint[0], taint[1]), s.add(taint[2], taint[3]));
+        let mut tainted = sum_of_lanes(s, taints);
         for score in rest {
             found = if *score > found { *score } else { found };
+            let raised = if *score == f32::NEG_INFINITY { 0.0 } else { *score };
+            tainted += raised - raised;
         }
-        found
+        (found, tainted)
     }
 }
 
@@ -177,8 +205,15 @@ mod tests {
     }
 
     fn argmax_of(path: Path, threads: usize, row: &[f32]) -> u32 {
-        let mut out = [u32::MAX];
-        argmax_on(path, &Pool::new(threads).unwrap(), row, row.len(), &mut out).unwrap();
+        let (mut out, mut largest) = ([u32::MAX], [0.0]);
+        argmax_on(path, &Pool::new(threads).unwrap(), row, row.len(), &mut out, &mut largest).unwrap();
+        let clean = row.iter().all(|score| !score.is_nan() && *score != f32::INFINITY);
+        let expected = if clean { row[out[0] as usize] } else { f32::NAN };
+        assert!(
+            largest[0] == expected || largest[0].is_nan() && expected.is_nan(),
+            "{} {expected}",
+            largest[0]
+        );
         out[0]
     }
 
@@ -211,12 +246,22 @@ mod tests {
                     // The largest a second time somewhere; then some that are not numbers; then infinities.
                     let (best, at) =
                         (row[plain_argmax(&row) as usize], (seed as usize * 7919 + round * 31) % len);
-                    row[at] = [best, f32::NAN, f32::INFINITY, 0.0][round];
+                    row[at] = [best, f32::NEG_INFINITY, f32::NAN, f32::INFINITY][round];
                 }
             }
         }
         for row in [vec![f32::NEG_INFINITY; 5000], vec![f32::NAN; 5000], vec![f32::NAN, 1.0, 2.0]] {
             assert_eq!(argmax_of(Path::best(), 2, &row), 0);
+        }
+        // One that is no number, wherever it stands.
+        for at in 0..200 {
+            for odd in [f32::NAN, f32::INFINITY] {
+                let mut row = scores(200, 3);
+                row[at] = odd;
+                for path in Path::all() {
+                    argmax_of(path, 1, &row);
+                }
+            }
         }
     }
 
@@ -262,10 +307,12 @@ mod tests {
         let all = scores(3 * 5000, 11);
         let pool = Pool::new(2).unwrap();
         let (mut indices, mut logs) = ([0; 3], [0.0; 3]);
-        argmax(&pool, &all, 5000, &mut indices).unwrap();
+        let mut largest = [0.0; 3];
+        argmax(&pool, &all, 5000, &mut indices, &mut largest).unwrap();
         log_sum_exp(&pool, &all, 5000, &mut logs).unwrap();
         for (row, scores) in all.chunks_exact(5000).enumerate() {
             assert_eq!(indices[row], plain_argmax(scores));
+            assert_eq!(largest[row], scores[indices[row] as usize]);
             assert_eq!(logs[row], log_sum_exp_of(Path::best(), 1, scores));
         }
     }

@@ -294,11 +294,9 @@ impl Kernel for Normalized {
     }
 }
 
-/// As `ops::argmax` for float32 scores `[1, vocabulary]`.
-pub fn best(scores: &Array) -> Result<Array> {
-    let output = Output { shape: &[1], dtype: Dtype::Uint32 };
-    let [result] = apply(Best, &[scores], [output])?;
-    Ok(result)
+/// As `ops::argmax` for float32 scores `[1, vocabulary]`; and that score `[1]`, or NaN where any is NaN or ∞.
+pub fn best(scores: &Array) -> Result<[Array; 2]> {
+    apply(Best, &[scores], [Output { shape: &[1], dtype: Dtype::Uint32 }, Output::float(&[1])])
 }
 
 struct Best;
@@ -307,28 +305,28 @@ impl Kernel for Best {
     fn run(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         let [scores] = inputs else { return Err(wrong_count()) };
         let scores = floats(scores)?;
+        let [out, largest] = outputs else { return Err(wrong_count()) };
         let mut best = [0];
-        vocabulary::argmax(&*threads::pool()?, scores, scores.len(), &mut best)?;
-        only(outputs)?.copy_from_slice(&best[0].to_ne_bytes());
+        vocabulary::argmax(&*threads::pool()?, scores, scores.len(), &mut best, floats_mut(largest)?)?;
+        out.copy_from_slice(&best[0].to_ne_bytes());
         Ok(())
     }
 }
 
 /// As `ops::log_probabilities` for float32 scores `[1, vocabulary]`.
-pub fn normalized_scores(scores: &Array) -> Result<Array> {
-    let [result] = apply(NormalizedScores, &[scores], [Output::float(scores.shape())])?;
-    Ok(result)
+pub fn normalized_scores(scores: &Array) -> Result<[Array; 2]> {
+    apply(NormalizedScores, &[scores], [Output::float(scores.shape()), Output::float(&[1])])
 }
 
 struct NormalizedScores;
 
 impl Kernel for NormalizedScores {
     fn run(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
-        let out = floats_mut(only(outputs)?)?;
+        let [out, sum] = outputs else { return Err(wrong_count()) };
+        let (out, sum) = (floats_mut(out)?, floats_mut(sum)?);
         let [scores] = inputs else { return Err(wrong_count()) };
         let scores = floats(scores)?;
-        let mut sum = [0.0];
-        vocabulary::log_sum_exp(&*threads::pool()?, scores, scores.len(), &mut sum)?;
+        vocabulary::log_sum_exp(&*threads::pool()?, scores, scores.len(), sum)?;
         for (out, score) in out.iter_mut().zip(scores) {
             *out = score - sum[0];
         }

@@ -17,9 +17,10 @@ pub fn logsumexp(scores: &Array) -> Result<Array> {
     prim::logsumexp(scores, -1, true)
 }
 
-/// Normalised scores.
-pub fn log_probabilities(scores: &Array) -> Result<Array> {
-    prim::subtract(scores, &logsumexp(scores)?)
+/// Normalised scores, and what was taken from them: a number that is finite unless a score is NaN or ∞, or all are -∞.
+pub fn log_probabilities(scores: &Array) -> Result<[Array; 2]> {
+    let sum = logsumexp(scores)?;
+    Ok([prim::subtract(scores, &sum)?, sum])
 }
 
 /// The lowest index of the greatest score along the last axis: uint32.

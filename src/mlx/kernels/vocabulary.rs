@@ -160,8 +160,7 @@ impl Task for Largest<'_> {
         let mut tainted = sum_of_lanes(s, taints);
         for score in rest {
             found = if *score > found { *score } else { found };
-            let raised = if *score == f32::NEG_INFINITY { 0.0 } else { *score };
-            tainted += raised - raised;
+            tainted += if score.is_nan() || *score == f32::INFINITY { f32::NAN } else { 0.0 };
         }
         (found, tainted)
     }

@@ -28,6 +28,13 @@ pub struct Arena {
     used: usize,
 }
 
+/// Bytes of an arena that are being written.
+pub(crate) struct Room {
+    mapping: Arc<Mapping>,
+    start: usize,
+    bytes: usize,
+}
+
 /// Bytes of an arena that never change.
 #[derive(Clone)]
 pub(crate) struct Stored(Arc<Region>);
@@ -43,12 +50,19 @@ impl Arena {
         Self::default()
     }
 
-    /// Lends `bytes` bytes, zeros at an aligned address, to `write`, and keeps them.
+    /// Lends `bytes` bytes to `write`, as `room` gives them, and keeps them.
     pub(crate) fn store(
         &mut self,
         bytes: usize,
         write: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<Stored> {
+        let mut room = self.room(bytes)?;
+        write(room.bytes_mut())?;
+        Ok(room.keep())
+    }
+
+    /// The next `bytes` bytes: zeros at an aligned address.
+    pub(crate) fn room(&mut self, bytes: usize) -> Result<Room> {
         let room = rounded(bytes);
         let mapping = match &self.mapping {
             Some(mapping) if mapping.bytes() - self.used >= room => Arc::clone(mapping),
@@ -59,12 +73,22 @@ impl Arena {
         };
         let start = self.used;
         self.used += room;
-        // SAFETY: the range lies in the mapping, is initialised (to zeros, by the system), and is handed out for the
-        // first time: `used` has just passed it.
-        let target = unsafe { slice::from_raw_parts_mut(mapping.start().add(start), bytes) };
-        write(target)?;
-        mapping::count(room);
-        Ok(Stored(Arc::new(Region { mapping, start, bytes })))
+        Ok(Room { mapping, start, bytes })
+    }
+}
+
+impl Room {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the range lies in the mapping, is initialised (to zeros, by the system), and belongs to this value
+        // alone: the arena hands out each range once, and nothing else refers to it before `keep`.
+        unsafe { slice::from_raw_parts_mut(self.mapping.start().add(self.start), self.bytes) }
+    }
+
+    /// From here on the bytes stay as they are, and count.
+    pub(crate) fn keep(self) -> Stored {
+        let Room { mapping, start, bytes } = self;
+        mapping::count(rounded(bytes));
+        Stored(Arc::new(Region { mapping, start, bytes }))
     }
 }
 

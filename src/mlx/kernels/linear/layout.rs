@@ -141,64 +141,6 @@ impl Layout {
         }
     }
 
-    /// Packs one block of an affine matrix: the given `rows` (at most 32) of MLX's row-major `words`
-    /// `[rows][inputs * bits / 32]` and of `scales` and `biases` `[rows][inputs / group]`, all as
-    /// little-endian bytes. `dest` has the block's bytes.
-    ///
-    /// # Panics
-    /// When a size is wrong, or the format is dense.
-    pub fn pack_affine_block(
-        &self,
-        dest: &mut [u8],
-        rows: usize,
-        words: &[u8],
-        scales: &[u8],
-        biases: &[u8],
-    ) {
-        let Format::Affine { scales: float, .. } = self.format else { panic!("the matrix is dense") };
-        let (groups, group_words, size) = (self.groups(), self.group_words(), float.size());
-        assert!(rows <= BLOCK && dest.len() == self.block_bytes());
-        assert!(words.len() == rows * groups * group_words * 4);
-        assert!(scales.len() == rows * groups * size && biases.len() == scales.len());
-        dest.fill(0);
-        for (group, dest) in dest.chunks_exact_mut(self.group_bytes()).enumerate() {
-            let (dest_scales, rest) = dest.split_at_mut(BLOCK * size);
-            let (dest_biases, dest_words) = rest.split_at_mut(BLOCK * size);
-            for row in 0..rows {
-                let index = (row * groups + group) * size;
-                dest_scales[row * size..][..size].copy_from_slice(&scales[index..][..size]);
-                dest_biases[row * size..][..size].copy_from_slice(&biases[index..][..size]);
-                let words = &words[(row * groups + group) * group_words * 4..][..group_words * 4];
-                for (line, word) in dest_words.chunks_exact_mut(WORDS).zip(words.chunks_exact(4)) {
-                    line[row * 4..][..4].copy_from_slice(word);
-                }
-            }
-        }
-    }
-
-    /// Packs one block of a dense matrix: the given `rows` (at most 32) of row-major `elements`
-    /// `[rows][inputs]`. `dest` has the block's bytes.
-    ///
-    /// # Panics
-    /// When a size is wrong, or the format is affine.
-    pub fn pack_dense_block(&self, dest: &mut [u8], rows: usize, elements: &[u8]) {
-        let Format::Dense(float) = self.format else { panic!("the matrix is not dense") };
-        let size = float.size();
-        assert!(rows <= BLOCK && dest.len() == self.block_bytes());
-        assert!(elements.len() == rows * self.inputs * size);
-        if rows == BLOCK && size == 2 {
-            return interleave_halves(dest, elements, self.inputs);
-        }
-        if rows < BLOCK {
-            dest.fill(0);
-        }
-        for (row, elements) in elements.chunks_exact(self.inputs * size).enumerate() {
-            for (line, element) in dest.chunks_exact_mut(BLOCK * size).zip(elements.chunks_exact(size)) {
-                line[row * size..][..size].copy_from_slice(element);
-            }
-        }
-    }
-
     /// Writes row `row` of the packed `data` as float32, for the look-up of an embedding.
     ///
     /// # Panics
@@ -233,43 +175,4 @@ impl Layout {
             }
         }
     }
-}
-
-/// `[32][inputs]` elements of two bytes to `[inputs][32]`, in squares of four by four that fit into registers.
-fn interleave_halves(dest: &mut [u8], elements: &[u8], inputs: usize) {
-    const LINE: usize = BLOCK * 2;
-    let row = inputs * 2;
-    let squares = inputs / 4;
-    for (index, lines) in dest.chunks_exact_mut(4 * LINE).enumerate() {
-        for rows in 0..BLOCK / 4 {
-            let four: [u64; 4] = std::array::from_fn(|lane| {
-                let at = (rows * 4 + lane) * row + index * 8;
-                elements.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
-            });
-            for (line, value) in lines.chunks_exact_mut(LINE).zip(transposed(four)) {
-                line[rows * 8..][..8].copy_from_slice(&value.to_le_bytes());
-            }
-        }
-    }
-    // Inputs that make no square.
-    for input in squares * 4..inputs {
-        for lane in 0..BLOCK {
-            let from = lane * row + input * 2;
-            dest[input * LINE + lane * 2..][..2].copy_from_slice(&elements[from..from + 2]);
-        }
-    }
-}
-
-/// Four rows of four 16-bit elements, the first in the lowest bits, as four columns.
-fn transposed([a, b, c, d]: [u64; 4]) -> [u64; 4] {
-    const EVEN: u64 = 0x0000_ffff_0000_ffff;
-    const LOW: u64 = 0xffff_ffff;
-    let pairs = |x: u64, y: u64| (x & EVEN | (y & EVEN) << 16, x >> 16 & EVEN | y & !EVEN);
-    let ((ab_even, ab_odd), (cd_even, cd_odd)) = (pairs(a, b), pairs(c, d));
-    [
-        ab_even & LOW | cd_even << 32,
-        ab_odd & LOW | cd_odd << 32,
-        ab_even >> 32 | cd_even & !LOW,
-        ab_odd >> 32 | cd_odd & !LOW,
-    ]
 }

@@ -7,8 +7,10 @@
 
 mod arrange;
 mod few;
+mod interleave;
 mod layout;
 mod many;
+mod pack;
 mod panel;
 mod product;
 mod unit;

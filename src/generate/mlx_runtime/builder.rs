@@ -1,7 +1,5 @@
 //! Receives the pieces of the weights on the owner thread and makes the model of them.
 
-use std::collections::HashMap;
-use std::iter::repeat;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,11 +10,11 @@ use super::packed::PackedMatrices;
 use crate::base::{Error, Result};
 use crate::generate::runtime::{ModelBuilder, TokenModel, WeightPiece};
 use crate::mlx::ops::Weight;
-use crate::mlx::{self, Arena, DeviceKind, Dtype, StagedTensor};
+use crate::mlx::{self, DeviceKind, Dtype, StagedTensor};
 use crate::model::dense::DensePlan;
 use crate::model::footprint::Footprint;
-use crate::model::tensors::{Arithmetic, Part, Tensors, dtype_of, weight_of};
-use crate::model::weights::{KeptTensor, PlannedLinear};
+use crate::model::tensors::{Arithmetic, Part, Tensors, dtype_of};
+use crate::model::weights::KeptTensor;
 
 /// What the owner thread has to know of a model, made off it.
 #[derive(Clone)]
@@ -26,8 +24,6 @@ pub(super) struct Blueprint {
     pub(super) footprint: Footprint,
     pub(super) context_limit: u64,
     pub(super) device: DeviceKind,
-    /// The matrices among the kept tensors.
-    pub(super) linears: Arc<[PlannedLinear]>,
     /// How the model computes and what its caches keep.
     pub(super) forms: CacheForms,
     /// Of activations.
@@ -38,9 +34,6 @@ pub(super) struct Blueprint {
     pub(super) packed: PackedMatrices,
 }
 
-/// Bytes of a matrix whose memory goes back to the system at once when it has been packed.
-const GIVEN_BACK: u64 = 4 << 20;
-
 enum Slot {
     Empty,
     Filling(StagedTensor),
@@ -50,18 +43,13 @@ enum Slot {
 pub(super) struct MlxBuilder {
     blueprint: Blueprint,
     slots: Vec<Slot>,
-    arena: Arena,
-    /// The matrix to which a tensor belongs.
-    matrices: HashMap<usize, PlannedLinear>,
 }
 
 impl MlxBuilder {
     pub(super) fn new(blueprint: Blueprint) -> Result<Self> {
         mlx::select_device(blueprint.device)?;
         let slots = blueprint.kept.iter().map(|_| Slot::Empty).collect();
-        let with_tensors = |linear: &PlannedLinear| linear.tensors().into_iter().zip(repeat(*linear));
-        let matrices = blueprint.linears.iter().flat_map(with_tensors).collect();
-        Ok(MlxBuilder { blueprint, slots, arena: Arena::new(), matrices })
+        Ok(MlxBuilder { blueprint, slots })
     }
 
     fn stage(&self, tensor: usize) -> Result<StagedTensor> {
@@ -77,10 +65,11 @@ impl MlxBuilder {
 impl ModelBuilder for MlxBuilder {
     fn accept(&mut self, piece: WeightPiece) -> Result<()> {
         let index = piece.tensor;
-        if let Some(weight) = self.blueprint.packed.take(index)
-            && let Some(slot) = self.slots.get_mut(index)
-        {
-            *slot = Slot::Full(Part::Weight(Weight::Packed(weight)));
+        if let Some((linear, weight)) = self.blueprint.packed.take(index) {
+            for index in linear.tensors() {
+                self.slots[index] = Slot::Full(Part::Merged);
+            }
+            self.slots[index] = Slot::Full(Part::Weight(Weight::Packed(weight)));
             return Ok(());
         }
         if let Some(Slot::Empty) = self.slots.get(index) {
@@ -97,7 +86,6 @@ impl ModelBuilder for MlxBuilder {
             && let Slot::Filling(staged) = std::mem::replace(slot, Slot::Empty)
         {
             *slot = Slot::Full(Part::Array(staged.finish()?));
-            self.pack(index)?;
         }
         Ok(())
     }
@@ -108,37 +96,10 @@ impl ModelBuilder for MlxBuilder {
 }
 
 impl MlxBuilder {
-    /// Packs the matrix to which the tensor belongs once all of it is there: before the next matrix is read, so that
-    /// a load never holds all weights twice.
-    fn pack(&mut self, index: usize) -> Result<()> {
-        if self.blueprint.forms.arithmetic != Arithmetic::Kernels {
-            return Ok(());
-        }
-        let Some(&linear) = self.matrices.get(&index) else { return Ok(()) };
-        let array = |index: usize| match &self.slots[index] {
-            Slot::Full(Part::Array(array)) => Some(array.clone()),
-            _ => None,
-        };
-        if linear.tensors().iter().any(|index| array(*index).is_none()) {
-            return Ok(());
-        }
-        let missing = || Error::internal("a tensor of a matrix is missing");
-        let arena = &mut self.arena;
-        let weight =
-            weight_of(&linear, Arithmetic::Kernels, arena, |index| array(index).ok_or_else(missing))?;
-        for index in linear.tensors() {
-            self.slots[index] = Slot::Full(Part::Merged);
-        }
-        self.slots[linear.weight()] = Slot::Full(Part::Weight(weight));
-        let bytes: u64 = linear.tensors().iter().map(|index| self.blueprint.kept[*index].bytes).sum();
-        // The C heap keeps large blocks that are freed, in case there are more; here they rarely fit the next.
-        if bytes >= GIVEN_BACK { mlx::memory::clear_pool() } else { Ok(()) }
-    }
-
     /// The model of tensors that are all there.
     pub(super) fn assemble(self) -> Result<MlxModel> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let MlxBuilder { blueprint, slots, .. } = self;
+        let MlxBuilder { blueprint, slots } = self;
         let mut parts = Vec::with_capacity(slots.len());
         for (slot, kept) in slots.into_iter().zip(blueprint.kept.iter()) {
             match slot {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::builder::{Blueprint, MlxBuilder};
 use super::cache_forms::CacheForms;
-use super::packed::{PackedMatrices, Packer};
+use super::packed::{self, PackedMatrices, Packer};
 use super::resident::resident_bytes;
 use crate::base::info::ModelInfo;
 use crate::base::options::{ComputeType, Device, EngineOptions, ModelOptions, Numerics};
@@ -41,7 +41,7 @@ pub(super) struct MlxSource {
     load_bytes: u64,
     pieces: PieceReader,
     blueprint: Blueprint,
-    packer: Option<Packer>,
+    packer: Packer,
 }
 
 /// What headers and options settle before a tokenizer or a weight is read.
@@ -112,9 +112,10 @@ impl Settled {
 
     /// The most bytes that a load takes at once, the weights included.
     pub(super) fn load_bytes(&self) -> u64 {
-        // While a matrix is packed there are two of it.
-        let packing =
-            if self.forms.arithmetic == Arithmetic::Kernels { self.plan.largest_linear() } else { 0 };
+        let packing = match self.forms.arithmetic {
+            Arithmetic::Kernels => packed::transient_bytes(&self.plan, self.threads),
+            Arithmetic::Exact | Arithmetic::Blas => 0,
+        };
         let transient = self.plan.transient_bytes(self.threads);
         resident_bytes(&self.plan, self.forms.arithmetic)
             + packing.saturating_add(transient).saturating_add(QUEUED_BYTES)
@@ -174,17 +175,17 @@ impl MlxSource {
             footprint,
             context_limit,
             device,
-            linears: plan.linears().into(),
             forms,
             activation: dtype_of(activation),
             float: dtype_of(weights.float_type()),
             packed: PackedMatrices::default(),
         };
-        // Where our kernels compute, matrices of floats are packed by those who read them.
-        let packer = (forms.arithmetic == Arithmetic::Kernels)
-            .then(|| Packer::new(plan.kept(), plan.linears(), blueprint.packed.clone(), threads, cancel));
         let file_bytes = plan.file_bytes();
-        let pieces = plan.pieces(threads);
+        // Where our kernels compute, matrices are packed by those who read them.
+        let kernels = forms.arithmetic == Arithmetic::Kernels;
+        let (matrices, pieces) =
+            plan.readers(threads, |kept, linear| kernels && packed::form_of(kept, linear).is_some());
+        let packer = Packer::new(&blueprint.kept, matrices, blueprint.packed.clone(), threads, cancel);
         Ok(MlxSource { info, tokenizer, file_bytes, load_bytes, blueprint, packer, pieces })
     }
 }
@@ -286,19 +287,8 @@ impl ModelSource for MlxSource {
     }
 
     fn next_piece(&mut self) -> Result<Option<WeightPiece>> {
-        if let Some(packer) = &mut self.packer
-            && let Some(matrix) = self.pieces.whole()
-            && packer.pack(&matrix, &self.blueprint.kept)?
-        {
-            self.pieces.pass();
-            let (tensor, file_bytes) = (matrix.target, matrix.bytes());
-            return Ok(Some(WeightPiece {
-                tensor,
-                offset: 0,
-                bytes: Vec::new(),
-                memory: file_bytes,
-                file_bytes,
-            }));
+        if let Some(packed) = self.packer.next()? {
+            return Ok(Some(packed));
         }
         let Some(piece) = self.pieces.next_piece()? else {
             return Ok(None);

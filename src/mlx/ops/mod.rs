@@ -15,6 +15,7 @@ mod fused_rows;
 mod fused_tests;
 mod linear;
 mod packed;
+mod packing;
 mod pointwise;
 mod rope;
 mod scores;
@@ -32,7 +33,8 @@ pub use fused_attention::{
 };
 pub use fused_rows::{activated_rows, added, gated_halves, rescaled};
 pub use linear::{Linear, Weight, linear};
-pub use packed::{PackedWeight, packed_affine_bytes, packed_dense_bytes};
+pub use packed::PackedWeight;
+pub use packing::{PackedForm, pack_rows};
 pub use pointwise::{
     activated, add, add_clipped, divided, gated, layer_norm, one_more, rms_norm, scaled, scaled_by_bfloat16,
     soft_capped, split_columns,

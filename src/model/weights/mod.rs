@@ -2,7 +2,7 @@
 //!
 //! A model folder's safetensors and a GGUF file look alike from outside: `WeightFiles` lists the
 //! tensors, a `LoadPlan` says which are kept and in which form, a `PieceReader` reads and
-//! converts them in pieces. Host only, any thread; nothing is mapped.
+//! converts them in pieces, `MatrixRows` a matrix row by row. Host only, any thread; nothing is mapped.
 
 mod affine;
 mod blocks;
@@ -19,6 +19,7 @@ mod microscaled;
 mod model_files;
 mod pieces;
 mod plan;
+mod rows;
 mod safetensors;
 mod types;
 
@@ -34,8 +35,9 @@ pub use file::WeightFile;
 pub use files::WeightFiles;
 pub use gguf::GgufMetadata;
 pub use model_files::{Format, ModelFiles};
-pub use pieces::{Piece, PieceReader, WholeMatrix};
+pub use pieces::{Piece, PieceReader};
 pub use plan::{Keep, KeptTensor, LoadPlan, PlannedLinear, Quantized};
+pub use rows::{MatrixRows, RowBuffers};
 pub use types::{ElementType, Encoding, Tensor};
 
 pub(crate) use file::read_small;

@@ -51,51 +51,7 @@ pub(crate) fn transient_bytes(jobs: &[Job], threads: usize) -> u64 {
         as u64
 }
 
-/// A matrix that is kept as the file has it.
-#[derive(Clone, Debug)]
-pub struct WholeMatrix {
-    /// Index in the plan's table of kept tensors.
-    pub target: usize,
-    /// Index in the files' table.
-    source: usize,
-    files: Arc<WeightFiles>,
-}
-
-impl WholeMatrix {
-    /// Bytes in the file.
-    pub fn bytes(&self) -> u64 {
-        self.files.tensors()[self.source].bytes
-    }
-
-    /// Fills `buffer` from byte `start` on. Any thread.
-    pub fn read(&self, start: u64, buffer: &mut [u8]) -> Result<()> {
-        self.files.read_into(&self.files.tensors()[self.source], start, buffer)
-    }
-}
-
 impl PieceReader {
-    /// What is read next, if that is a tensor that is kept as the file has it and has not been begun.
-    pub fn whole(&mut self) -> Option<WholeMatrix> {
-        if !self.ready.is_empty() {
-            return None;
-        }
-        while self.jobs.get(self.next.0).is_some_and(|job| self.next.1 >= Layout::of(job).units) {
-            self.next = (self.next.0 + 1, 0);
-        }
-        let job = self.jobs.get(self.next.0).filter(|_| self.next.1 == 0)?;
-        match (job.kernel, job.rows, job.sources.as_slice(), job.targets.as_slice()) {
-            (Kernel::Copy { .. }, RowOrder::Natural, &[source], &[target]) => {
-                Some(WholeMatrix { target, source, files: Arc::clone(&self.files) })
-            }
-            _ => None,
-        }
-    }
-
-    /// Leaves out what `whole` has told: it was read otherwise.
-    pub fn pass(&mut self) {
-        self.next = (self.next.0 + 1, 0);
-    }
-
     pub(crate) fn new(files: Arc<WeightFiles>, jobs: Vec<Job>, threads: usize) -> Self {
         let threads = threads.clamp(1, MOST_WORKERS);
         PieceReader { files, jobs, threads, next: (0, 0), ready: VecDeque::new() }

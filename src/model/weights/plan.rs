@@ -11,6 +11,7 @@ use super::files::WeightFiles;
 use super::foreign;
 use super::kernel::Kernel;
 use super::pieces::{self, PieceReader};
+use super::rows::MatrixRows;
 use super::types::{ElementType, Encoding, RowOrder, Tensor};
 use crate::base::Result;
 use crate::model::config::{Affine, Microscaled, Quantization};
@@ -297,14 +298,6 @@ impl LoadPlan {
         &self.linears
     }
 
-    /// Bytes of the largest matrix.
-    pub fn largest_linear(&self) -> u64 {
-        let bytes = |linear: &PlannedLinear| -> u64 {
-            linear.tensors().into_iter().map(|index| self.kept[index].bytes).sum()
-        };
-        self.linears.iter().map(bytes).max().unwrap_or(0)
-    }
-
     /// Bytes of all kept tensors.
     pub fn resident_bytes(&self) -> u64 {
         self.kept.iter().map(|tensor| tensor.bytes).sum()
@@ -336,7 +329,34 @@ impl LoadPlan {
 
     /// Starts reading, with that many threads for conversions.
     pub fn pieces(self, threads: usize) -> PieceReader {
-        PieceReader::new(self.files, self.jobs, threads)
+        self.readers(threads, |_, _| false).1
+    }
+
+    /// As `pieces`, without the matrices that are `apart`: these are read by rows.
+    pub fn readers(
+        self,
+        threads: usize,
+        apart: impl Fn(&[KeptTensor], &PlannedLinear) -> bool,
+    ) -> (Vec<MatrixRows>, PieceReader) {
+        let LoadPlan { files, kept, linears, mut jobs, .. } = self;
+        let linears: Vec<PlannedLinear> = linears.into_iter().filter(|linear| apart(&kept, linear)).collect();
+        let mut matrix = vec![None; kept.len()];
+        for (number, linear) in linears.iter().enumerate() {
+            linear.tensors().into_iter().for_each(|tensor| matrix[tensor] = Some(number));
+        }
+        let mut by_matrix = vec![Vec::new(); linears.len()];
+        let matrix_of = |job: &Job| job.targets.first().and_then(|target| matrix[*target]);
+        jobs.retain(|job| match matrix_of(job) {
+            Some(number) => {
+                by_matrix[number].push(job.clone());
+                false
+            }
+            None => true,
+        });
+        let matrices = linears.into_iter().zip(by_matrix);
+        let matrices =
+            matrices.map(|(linear, jobs)| MatrixRows::new(linear, Arc::clone(&files), jobs)).collect();
+        (matrices, PieceReader::new(files, jobs, threads))
     }
 }
 

@@ -150,7 +150,7 @@ mod vectors {
 use plain::{exchange_halves, exchange_words};
 
 /// The same without a processor's own instructions: what compilers make vectors of themselves, or not.
-#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg(any(all(test, not(feature = "mlx")), not(target_arch = "x86_64")))]
 mod plain {
     use super::Vector;
 

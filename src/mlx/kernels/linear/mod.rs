@@ -7,6 +7,7 @@
 
 mod arrange;
 mod few;
+mod few_stream;
 mod interleave;
 mod layout;
 mod many;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::arrange::Chunk;
 use super::few::{FewAffine, FewDense};
+use super::few_stream::FewStream;
 use super::layout::{BLOCK, Format};
 use super::many::Many;
 use super::product::Matrix;
@@ -101,6 +102,15 @@ impl Unit<'_> {
                         }
                         (Format::Affine { bits: 8, scales, .. }, $rows) => {
                             sixteen::run(path, FewAffine::<'_, 8, $rows> { layout, scales, data, x, totals })
+                        }
+                        (Format::Affine { bits: 3, scales, .. }, $rows) => {
+                            sixteen::run(path, FewStream::<'_, 3, $rows> { layout, scales, data, x, totals })
+                        }
+                        (Format::Affine { bits: 5, scales, .. }, $rows) => {
+                            sixteen::run(path, FewStream::<'_, 5, $rows> { layout, scales, data, x, totals })
+                        }
+                        (Format::Affine { bits: 6, scales, .. }, $rows) => {
+                            sixteen::run(path, FewStream::<'_, 6, $rows> { layout, scales, data, x, totals })
                         }
                         (Format::Dense(float), $rows) => {
                             sixteen::run(path, FewDense::<'_, $rows, 1> { layout, float, data, x, totals })

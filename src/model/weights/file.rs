@@ -90,6 +90,10 @@ impl WeightFile {
     /// The INVALID_MODEL for a file that is no weight file at all, if its first bytes tell what
     /// it is instead.
     pub fn impostor(&self, head: &[u8]) -> Option<Error> {
+        // The length that a safetensors file begins with may look like blanks and a `<`, but never without zeros.
+        if head.contains(&0) {
+            return None;
+        }
         let text = head.trim_ascii_start();
         let what = if text.starts_with(b"version https://git-lfs") {
             "is a Git LFS pointer, not the file it stands for: fetch the real file with `git lfs pull`"

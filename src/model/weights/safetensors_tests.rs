@@ -211,6 +211,17 @@ fn b19_impostors_are_called_by_their_name() {
 }
 
 #[test]
+fn a_length_that_looks_like_the_begin_of_a_page_is_a_length() {
+    let case = Case::new();
+    let entry = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    for length in [0x3c, 0x0e3c, 0x3c09, 0x3c0a, 0x3c0c, 0x3c0d, 0x3c20, 0x3c_0a20] {
+        let header = entry.to_owned() + &" ".repeat(length - entry.len());
+        let tensors = case.read(&with_header(&header, &[7])).unwrap();
+        assert_eq!((tensors.len(), tensors[0].offset), (1, 8 + length as u64), "{length:#x}");
+    }
+}
+
+#[test]
 fn damaged_headers_never_panic() {
     let case = Case::new();
     let whole = good();

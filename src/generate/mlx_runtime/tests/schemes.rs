@@ -212,35 +212,63 @@ fn a_failed_forward_leaves_a_window_as_it_was() {
     }
 }
 
+/// A model whose first and last layer see 40 tokens.
+fn model_with_windows(options: &ModelOptions) -> MlxModel {
+    let folder = Tiny::with_heads(false, true, HEAD_DIM).write();
+    let path = folder.path().join("config.json");
+    let windows =
+        r#"{"sliding_window":40,"layer_types":["sliding_attention","full_attention","sliding_attention"],"#;
+    let config = std::fs::read_to_string(&path).unwrap().replacen('{', windows, 1);
+    std::fs::write(path, config).unwrap();
+    load(folder.path(), options).unwrap()
+}
+
+fn kinds(state: &dyn TokenState) -> Vec<String> {
+    state.layers().into_iter().map(|layer| layer.signature).collect()
+}
+
 /// Both numerics: with the chunks that were read before, the next scores have the bits of a state that was never saved.
-#[test]
-fn states_continue_from_what_a_store_keeps() {
+fn check_saved(model: &MlxModel, schemes: &[CacheOptions]) {
     let provider = Provider::built_in();
     let tokens = prompt(120);
-    for options in [exact(), ModelOptions::default()] {
-        let model = model(&options);
-        for asked in [
-            CacheOptions::default(),
-            affine(4, 0),
-            affine(8, 37),
-            turboquant(8, 3, 0, false),
-            turboquant(4, 5, 37, true),
-            window(40, 4),
-            pages(16),
-        ] {
-            let mut state = model.new_state(&asked).unwrap();
-            read(&model, state.as_mut(), &tokens[..90], 30);
-            let mut loaded = state.fork().unwrap();
-            let inner = loaded.as_any_mut().downcast_mut::<MlxState>().unwrap();
-            for cache in &mut inner.caches {
-                *cache = provider.load(&provider.snapshot(&**cache).unwrap()).unwrap();
-            }
-            assert_eq!(kind(loaded.as_ref()), kind(state.as_ref()));
-            assert_eq!(loaded.minimum_reusable_offset(), state.minimum_reusable_offset());
-            for rest in [&tokens[90..], &tokens[..5]] {
-                let expected = read(&model, state.as_mut(), rest, 20);
-                assert!(read(&model, loaded.as_mut(), rest, 20) == expected, "{asked:?}");
-            }
+    for asked in schemes {
+        let mut state = model.new_state(asked).unwrap();
+        read(model, state.as_mut(), &tokens[..90], 30);
+        let mut loaded = state.fork().unwrap();
+        let inner = loaded.as_any_mut().downcast_mut::<MlxState>().unwrap();
+        for cache in &mut inner.caches {
+            *cache = provider.load(&provider.snapshot(&**cache).unwrap()).unwrap();
         }
+        assert_eq!(kinds(loaded.as_ref()), kinds(state.as_ref()));
+        assert_eq!(loaded.minimum_reusable_offset(), state.minimum_reusable_offset());
+        for rest in [&tokens[90..], &tokens[..5]] {
+            let expected = read(model, state.as_mut(), rest, 20);
+            assert!(read(model, loaded.as_mut(), rest, 20) == expected, "{asked:?}");
+        }
+        // What is read is the state and not the tokens behind it.
+        let mut other = model.new_state(asked).unwrap();
+        read(model, other.as_mut(), &tokens[1..91], 30);
+        assert!(
+            read(model, other.as_mut(), &tokens[..5], 20) != read(model, loaded.as_mut(), &tokens[..5], 20)
+        );
+    }
+}
+
+#[test]
+fn states_continue_from_what_a_store_keeps() {
+    let codes = [turboquant(8, 3, 0, false), turboquant(4, 5, 37, true)];
+    let mut schemes = vec![CacheOptions::default(), affine(4, 0), affine(8, 37), window(40, 4), pages(16)];
+    schemes.push(CacheOptions { pages: pages(16).pages, ..affine(8, 0) });
+    schemes.push(CacheOptions { window: window(40, 4).window, ..affine(4, 37) });
+    schemes.extend(codes.clone());
+    for options in [exact(), ModelOptions::default()] {
+        check_saved(&model(&options), &schemes);
+        check_saved(&model_with_windows(&options), &schemes);
+    }
+    // Pages of codes: for the kernels alone.
+    if cfg!(cpu_kernels) {
+        let paged = codes.map(|codes| CacheOptions { pages: pages(16).pages, ..codes });
+        check_saved(&model(&ModelOptions::default()), &paged);
+        check_saved(&model_with_windows(&ModelOptions::default()), &paged);
     }
 }

@@ -67,15 +67,25 @@ def tiny(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Call
     return folder
 
 
-@pytest.fixture(scope="session")
-def family_folder(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """The folder of a tiny model; made at the first use."""
-    base = tmp_path_factory.mktemp("families")
+def family_folders(reference: Reference, base: Path, wide: bool) -> Callable[[str, str], Path]:
+    """The folder of a tiny model by family and type; made at the first use."""
 
     def get(name: str, dtype: str) -> Path:
         path = base / f"{name}-{dtype}"
         if not path.exists():
-            reference.ask("make_tiny", folder=path, case=family_case(name, dtype), prompts=[prompt(LONG_PROMPT)])
+            case = family_case(name, dtype, wide)
+            reference.ask("make_tiny", folder=path, case=case, prompts=[prompt(LONG_PROMPT)])
         return path
 
     return get
+
+
+@pytest.fixture(scope="session")
+def family_folder(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    return family_folders(reference, tmp_path_factory.mktemp("families"), wide=False)
+
+
+@pytest.fixture(scope="session")
+def wide_family_folder(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """With heads of 64 elements."""
+    return family_folders(reference, tmp_path_factory.mktemp("wide-families"), wide=True)

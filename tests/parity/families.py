@@ -24,12 +24,15 @@ YARN = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }
-#: As long as the lists are equal, mlx-lm's choice of always the second one is right (B10).
-LONGROPE = {
-    "type": "longrope",
-    "short_factor": [1.0, 1.5, 2.0, 3.0],
-    "long_factor": [1.0, 1.5, 2.0, 3.0],
-}
+
+
+def longrope(pairs: int) -> Dict[str, Any]:
+    """As long as the lists are equal, mlx-lm's choice of always the second one is right (B10)."""
+    factors = [1.0, 1.5, 2.0, 3.0]
+    spread = [factors[pair * len(factors) // pairs] for pair in range(pairs)]
+    return {"type": "longrope", "short_factor": spread, "long_factor": spread}
+
+
 SLIDING = ["sliding_attention", "full_attention"]
 
 #: By name: changes to the base configuration of `reference.tiny`. `None` takes a field away.
@@ -86,7 +89,7 @@ FAMILIES: Dict[str, Dict[str, Any]] = {
     "phi3-longrope": {
         "model_type": "phi3",
         "partial_rotary_factor": 0.5,
-        "rope_scaling": LONGROPE,
+        "rope_scaling": longrope(4),
         "original_max_position_embeddings": 64,
         "max_position_embeddings": 256,
     },
@@ -192,6 +195,10 @@ FAMILIES: Dict[str, Dict[str, Any]] = {
     },
 }
 
+#: Their rotation depends on the length that a sequence reaches, so prompts that are appended in parts are other
+#: sequences. How the library cuts one prompt into forwards changes nothing.
+BY_LENGTH = ("llama-dynamic", "internlm3")
+
 #: Types in which each is compared. float16 too where a family treats it apart.
 DTYPES: Dict[str, List[str]] = {
     name: ["float32", "bfloat16"] + (["float16"] if name in ("gemma3", "cohere2") else [])
@@ -202,12 +209,22 @@ DTYPES: Dict[str, List[str]] = {
 #: Where embeddings are multiplied and give the scores too, they would drown what the layers add.
 EMBEDDING: Dict[str, float] = {"gemma2": 0.05}
 
+#: Of variants whose heads have 64 elements, which every scheme of a cache takes. The heads of families that have no
+#: field for them are parts of the hidden size.
+WIDE = {"head_dim": 64, "hidden_size": 256}
+WIDE_FAMILIES: Dict[str, Dict[str, Any]] = {
+    **{name: {**fields, **WIDE} for name, fields in FAMILIES.items()},
+    "phi3-longrope": {**FAMILIES["phi3-longrope"], **WIDE, "rope_scaling": longrope(16)},
+}
+WIDE_EMBEDDING: Dict[str, float] = {"gemma2": 0.01}
 
-def case(name: str, dtype: str) -> Dict[str, Any]:
-    """As `reference.tiny.make` takes it."""
+
+def case(name: str, dtype: str, wide: bool = False) -> Dict[str, Any]:
+    """As `reference.tiny.make` takes it. `wide`: with heads of 64 elements."""
+    families, embedding = (WIDE_FAMILIES, WIDE_EMBEDDING) if wide else (FAMILIES, EMBEDDING)
     return {
-        "name": f"{name}-{dtype}",
+        "name": f"{name}-{dtype}" + ("-wide" if wide else ""),
         "dtype": dtype,
-        "config": FAMILIES[name],
-        "embedding": EMBEDDING.get(name, 0.5),
+        "config": families[name],
+        "embedding": embedding.get(name, 0.5),
     }

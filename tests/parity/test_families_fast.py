@@ -11,15 +11,12 @@ import pytest
 import mlxgen
 
 from .cases import prompt
-from .families import DTYPES
+from .families import BY_LENGTH, DTYPES
 
 SIZE = 100
 #: float32 activations over keys and values in float32 differ from MLX's by rounding alone: a few units in the last
 #: place a product, which random layers make larger.
 BOUND = 1e-4
-#: Their rotation depends on the length that a sequence reaches, so prompts that are appended in parts are other
-#: sequences. How the library cuts one prompt into forwards changes nothing.
-BY_LENGTH = ("llama-dynamic", "internlm3")
 
 
 def scores(model: mlxgen.Model, parts: List[List[int]]) -> List["np.ndarray"]:

@@ -58,14 +58,14 @@ class Formats:
 def formats(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Formats:
     folder: Path = tmp_path_factory.mktemp("scores")
     # All of one model first: the reference keeps one.
-    for op, kind in (("forced", "float32"), ("rounded", "quantized")):
+    for op, kind in (("forced", "float32"), ("inputs_rounded", "quantized")):
         for number, case in enumerate(CASES):
             read = [*case["ids"], *case["tokens"][:-1]]
             reference.ask(op, folder=smollm2_folder(kind), tokens=read, out=folder / f"{op}-{number}.npy")
     leads: List[List[float]] = []
     most, changes = 0.0, []
     for number, case in enumerate(CASES):
-        exact, rounded = (np.load(folder / f"{op}-{number}.npy")[-STEPS:] for op in ("forced", "rounded"))
+        exact, rounded = (np.load(folder / f"{op}-{number}.npy")[-STEPS:] for op in ("forced", "inputs_rounded"))
         leads.append([])
         for before, after, token in zip(exact, rounded, case["tokens"]):
             best, *others = np.argsort(-before)[: 1 + CONTENDERS]

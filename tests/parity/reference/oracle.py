@@ -6,17 +6,23 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.generate import generate_step, maybe_quantize_kv_cache
+from mlx_lm.generate import generate_step
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
+from . import caches
+
 STEP_CONSTANT = 0x9E3779B97F4A7C15
 
 
-#: What chooses the cache: `window` with `keep`, or `layer_windows`, one or null for each layer, or options of `generate_step`: kv_bits, kv_group_size,
-#: quantized_kv_start.
+#: What chooses the cache: `window` with `keep`, for layers without one of their own, or `layer_windows`, one or null
+#: for each layer, or options of `generate_step`: kv_bits, kv_group_size, quantized_kv_start. With these, `caches` may
+#: be `reducible` or `quantized_from_the_first`: see `caches`.
 Scheme = Dict[str, Any]
+
+#: Of those, what `generate_step` takes.
+STEP_OPTIONS = ("kv_bits", "kv_group_size", "quantized_kv_start")
 
 
 def new_cache(model: Any, scheme: Optional[Scheme]) -> Any:
@@ -27,7 +33,15 @@ def new_cache(model: Any, scheme: Optional[Scheme]) -> Any:
         windows = scheme["layer_windows"]
         return [RotatingKVCache(window) if window else KVCache() for window in windows]
     if scheme and "window" in scheme:
-        return [RotatingKVCache(scheme["window"], keep=scheme["keep"]) for _ in model.layers]
+        return [
+            cache if isinstance(cache, RotatingKVCache) else RotatingKVCache(scheme["window"], keep=scheme["keep"])
+            for cache in make_prompt_cache(model)
+        ]
+    kind = scheme.get("caches") if scheme else None
+    if kind == "reducible":
+        return caches.reducible(model)
+    if scheme and kind == "quantized_from_the_first":
+        return caches.quantized_from_the_first(model, scheme["kv_group_size"], scheme["kv_bits"])
     return make_prompt_cache(model)
 
 
@@ -53,7 +67,12 @@ def see_own_windows(model: Any) -> None:
 
 
 def greedy(
-    model: Any, prompt: List[int], chunk: int, count: int, scheme: Optional[Scheme] = None
+    model: Any,
+    prompt: List[int],
+    chunk: int,
+    count: int,
+    scheme: Optional[Scheme] = None,
+    cache: Any = None,
 ) -> List[int]:
     """`count` greedy tokens, by mlx-lm's own generator."""
     steps = generate_step(
@@ -61,52 +80,54 @@ def greedy(
         model,
         max_tokens=count,
         prefill_step_size=chunk,
-        prompt_cache=new_cache(model, scheme),
-        **{name: value for name, value in (scheme or {}).items() if name not in ("window", "keep", "layer_windows")},
+        prompt_cache=cache or new_cache(model, scheme),
+        **{name: value for name, value in (scheme or {}).items() if name in STEP_OPTIONS},
     )
     return [int(token) for token, _ in steps]
 
 
-def quantise(cache: Any, scheme: Optional[Scheme]) -> None:
-    """What `generate_step` does after each forward."""
-    if scheme and "kv_bits" in scheme:
-        start, group = scheme["quantized_kv_start"], scheme["kv_group_size"]
-        maybe_quantize_kv_cache(cache, start, group, scheme["kv_bits"])
-
-
-def prefill(
-    model: Any, prompt: List[int], chunk: int, scheme: Optional[Scheme] = None
-) -> Any:
+def prefill(model: Any, prompt: List[int], chunk: int) -> Any:
     """A cache that covers all of the prompt but its last token, read as `generate_step` does."""
-    cache = new_cache(model, scheme)
+    cache = make_prompt_cache(model)
     rest = prompt
     while len(rest) > 1:
         count = min(chunk, len(rest) - 1)
         model(mx.array(rest[:count])[None], cache=cache)
-        quantise(cache, scheme)
         mx.eval([layer.state for layer in cache])
         rest = rest[count:]
         mx.clear_cache()
     return cache
 
 
-def scores(
-    model: Any,
-    prompt: List[int],
-    chunk: int,
-    following: List[int],
-    scheme: Optional[Scheme] = None,
-) -> np.ndarray:
-    """float32 `[1 + len(following), vocabulary]`: the scores after the prompt, and after each of
-    the following tokens, forwarded one at a time."""
-    cache = prefill(model, prompt, chunk, scheme)
-    rows = []
-    for token in [prompt[-1], *following]:
-        row = model(mx.array([[token]]), cache=cache)[0, -1].astype(mx.float32)
-        quantise(cache, scheme)
-        mx.eval(row)
-        rows.append(np.array(row))
-    return np.stack(rows)
+def run(
+    model: Any, prompt: List[int], chunk: int, count: int, scheme: Optional[Scheme] = None
+) -> Tuple[List[int], np.ndarray]:
+    """`count` greedy tokens, by mlx-lm's own generator, and float32 `[count, vocabulary]`: the scores from which each
+    was chosen."""
+    rows: List[mx.array] = []
+
+    def recorded(tokens: mx.array, **more: Any) -> mx.array:
+        found = model(tokens, **more)
+        rows.append(found[0, -1].astype(mx.float32))
+        return found
+
+    tokens = greedy(recorded, prompt, chunk, count, scheme, new_cache(model, scheme))
+    # The generator reads all of the prompt but its last token in chunks, and one step more than it is asked for.
+    first = -(-(len(prompt) - 1) // chunk)
+    assert len(rows) == first + count + 1
+    return tokens, np.stack([np.array(row) for row in rows[first:-1]])
+
+
+def rounded(model: Any, tokens: List[int], forwards: List[int], form: Dict[str, Any]) -> np.ndarray:
+    """float32 `[len(tokens), vocabulary]`: the scores after each of the tokens, read in forwards of so many, over keys
+    and values that are rounded as `caches.rounded` says."""
+    cache, rows = caches.rounded(model, form), []
+    for count in forwards:
+        rows.append(model(mx.array([tokens[:count]]), cache=cache)[0].astype(mx.float32))
+        mx.eval(rows[-1], [layer.state for layer in cache])
+        tokens = tokens[count:]
+    assert not tokens, "forwards take all tokens"
+    return np.concatenate([np.array(row) for row in rows])
 
 
 def embedded(

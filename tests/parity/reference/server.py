@@ -65,8 +65,8 @@ class Server:
     ) -> Any:
         """Greedy tokens, and in the file `out` the scores of each of their steps."""
         model = self.model(folder, perturb)
-        tokens = oracle.greedy(model, prompt, chunk, count, scheme)
-        np.save(out, oracle.scores(model, prompt, chunk, tokens[:-1], scheme))
+        tokens, scores = oracle.run(model, prompt, chunk, count, scheme)
+        np.save(out, scores)
         return tokens
 
     def embedded(self, folder: str, parts: Any, chunk: int, count: int, out: str) -> Any:
@@ -80,7 +80,7 @@ class Server:
         scores = self.model(folder)(mx.array([tokens]))[0]
         np.save(out, np.array(scores.astype(mx.float32)))
 
-    def rounded(self, folder: str, tokens: Any, out: str) -> None:
+    def inputs_rounded(self, folder: str, tokens: Any, out: str) -> None:
         """As `forced`, as llama.cpp's formats round."""
         wanted = f"{folder} rounded"
         if wanted != self._loaded:
@@ -88,6 +88,10 @@ class Server:
             rounded.round_inputs(self._model)
             self._loaded = wanted
         np.save(out, rounded.scores(self._model, tokens))
+
+    def rounded(self, folder: str, tokens: Any, forwards: Any, form: Any, first: int, out: str) -> None:
+        """In the file `out`, `oracle.rounded` from the scores after token `first` on."""
+        np.save(out, oracle.rounded(self.model(folder), tokens, forwards, form)[first:])
 
     def sampled(self, folder: str, prompt: Any, options: Any, seed: int, count: int) -> Any:
         return oracle.sampled(self.model(folder), prompt, options, seed, count)

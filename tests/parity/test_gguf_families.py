@@ -14,7 +14,7 @@ import mlxgen
 
 from . import gguf_files
 from .cases import prompt
-from .families import FAMILIES, LONG_PROMPT, LONGROPE, SLIDING, WINDOW
+from .families import FAMILIES, LONG_PROMPT, SLIDING, WINDOW, longrope
 from .reference_process import Reference
 
 #: No wavelength lies between the two limits, so that all factors are exact.
@@ -50,7 +50,7 @@ CASES: Dict[str, Dict[str, Any]] = {
     "phi3": {**FAMILIES["phi3"], "sliding_window": WINDOW},
     "phi3-longrope": {
         **FAMILIES["phi3-longrope"],
-        "rope_scaling": {**LONGROPE, "short_factor": [1.0, 1.25, 1.5, 2.5]},
+        "rope_scaling": {**longrope(4), "short_factor": [1.0, 1.25, 1.5, 2.5]},
     },
     "smollm3": {"model_type": "smollm3", "num_hidden_layers": 5},
     "olmo2": FAMILIES["olmo2"],

@@ -65,6 +65,10 @@ impl LayerCache for CompositeCache {
         tokens
     }
 
+    fn settle(&mut self) {
+        self.parts.iter_mut().for_each(|part| part.settle());
+    }
+
     fn signature(&self) -> Signature {
         Signature::Composite(self.parts.iter().map(|part| part.signature()).collect())
     }

@@ -119,6 +119,9 @@ pub trait LayerCache {
     /// if that is not possible.
     fn forget(&mut self, tokens: usize) -> usize;
 
+    /// What was appended stays: gives up what no later token can see. Until then it can be forgotten as a whole.
+    fn settle(&mut self) {}
+
     /// Names how the state is stored.
     fn signature(&self) -> Signature;
 

@@ -58,6 +58,10 @@ impl LayerCache for ReusableFrom {
         self.cache.forget(tokens)
     }
 
+    fn settle(&mut self) {
+        self.cache.settle();
+    }
+
     fn signature(&self) -> Signature {
         self.cache.signature()
     }

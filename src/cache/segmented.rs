@@ -98,14 +98,6 @@ impl SegmentedCache {
         all.min(kept.saturating_add(behind / segment * segment))
     }
 
-    /// Counts `tokens` more and gives up what no later token can see.
-    fn advance(&mut self, tokens: usize, visible: Visible) {
-        self.offset += tokens;
-        if let Some(window) = visible.window {
-            self.segments.give_up(visible.keep, (self.offset + 1).saturating_sub(window + BEHIND));
-        }
-    }
-
     fn check_room(&self, tokens: usize) -> Result<()> {
         if self.offset + tokens > i32::MAX as usize {
             return Err(Error::context_full("a cache covers at most 2^31 - 1 tokens"));
@@ -140,9 +132,8 @@ impl LayerCache for SegmentedCache {
     fn attend(&mut self, qkv: &Array, attention: &CausalAttention) -> Result<Array> {
         let tokens = qkv.dim(1) as usize;
         self.check_room(tokens)?;
-        let visible = self.visible;
-        let attended = ops::attend(qkv, &mut self.segments, self.offset, attention, visible)?;
-        self.advance(tokens, visible);
+        let attended = ops::attend(qkv, &mut self.segments, self.offset, attention, self.visible)?;
+        self.offset += tokens;
         Ok(attended)
     }
 
@@ -150,7 +141,7 @@ impl LayerCache for SegmentedCache {
         let tokens = kv.dim(1) as usize;
         self.check_room(tokens)?;
         ops::store(kv, &mut self.segments, self.offset, attention)?;
-        self.advance(tokens, self.visible);
+        self.offset += tokens;
         Ok(())
     }
 
@@ -178,6 +169,11 @@ impl LayerCache for SegmentedCache {
         self.offset -= dropped;
         self.segments.cut(self.offset);
         dropped
+    }
+
+    fn settle(&mut self) {
+        let Visible { window: Some(window), keep } = self.visible else { return };
+        self.segments.give_up(keep, (self.offset + 1).saturating_sub(window + BEHIND));
     }
 
     fn signature(&self) -> Signature {

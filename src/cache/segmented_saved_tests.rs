@@ -33,7 +33,9 @@ fn attend(cache: &mut dyn LayerCache, from: i32, to: i32) -> Vec<f32> {
     let numbers: Vec<f32> = (from * WIDTH..to * WIDTH).map(number).collect();
     let qkv = Array::from_slice(&numbers, &[1, to - from, WIDTH]).unwrap();
     let attention = CausalAttention::new(4, 2, 64, 0.25, &Rope::plain(64, false, 10000.0, 1.0)).unwrap();
-    cache.attend(&qkv, &attention).unwrap().to_vec::<f32>().unwrap()
+    let attended = cache.attend(&qkv, &attention).unwrap().to_vec::<f32>().unwrap();
+    cache.settle();
+    attended
 }
 
 fn saved(cache: &dyn LayerCache) -> Entry {

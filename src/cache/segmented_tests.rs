@@ -50,7 +50,9 @@ fn projected(from: i32, to: i32) -> Array {
 }
 
 fn attend(cache: &mut SegmentedCache, from: i32, to: i32) -> Vec<f32> {
-    cache.attend(&projected(from, to), &attention()).unwrap().to_vec::<f32>().unwrap()
+    let attended = cache.attend(&projected(from, to), &attention()).unwrap().to_vec::<f32>().unwrap();
+    cache.settle();
+    attended
 }
 
 /// The same by MLX's operations, all positions at once.
@@ -330,6 +332,10 @@ fn what_a_window_has_left_behind_is_given_up_and_little_can_be_forgotten() {
     }
     assert!(!cache.can_forget(700));
     assert_eq!((cache.forget(700), cache.offset()), (0, 1500));
+    // What is not settled yet can be taken back however much it is.
+    let before = cache.bytes();
+    cache.attend(&projected(9000, 9900), &attention()).unwrap();
+    assert_eq!((cache.forget(900), cache.offset(), cache.bytes()), (900, 1500, before));
     assert_eq!(attend(&mut cache, 1500, 1503), attend(&mut straight, 1500, 1503));
 }
 

@@ -76,8 +76,9 @@ impl MlxState {
         }
         self.maintain()?;
         let result = work(self);
-        if result.is_err() {
-            self.roll_back(before, saved);
+        match result {
+            Ok(_) => self.caches.iter_mut().for_each(|cache| cache.settle()),
+            Err(_) => self.roll_back(before, saved),
         }
         result
     }

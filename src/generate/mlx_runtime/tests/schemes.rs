@@ -173,43 +173,61 @@ fn exact_scores_over_codes_are_near_the_plain_ones() {
     check_codes(8, 3, 0.4);
 }
 
-/// Stops forwards at every point: a window that has moved on cannot forget, and is put back.
+/// Stops forwards at every point: a window that has moved on, be it by more than it keeps, is put back.
 #[test]
 fn a_failed_forward_leaves_a_window_as_it_was() {
     for options in [exact(), ModelOptions::default()] {
         let model = model(&options);
-        let tokens = prompt(90);
-        for asked in [window(40, 4), CacheOptions { affine: affine(4, 0).affine, ..window(40, 0) }] {
-            let mut straight = model.new_state(&asked).unwrap();
-            read(&model, straight.as_mut(), &tokens[..60], 60);
-            let expected = read(&model, straight.as_mut(), &tokens[60..], 30);
-            let mut state = model.new_state(&asked).unwrap();
-            read(&model, state.as_mut(), &tokens[..60], 60);
-            let before = kind(state.as_ref());
-            let mut stopped = 0;
-            for stop in 1.. {
-                let inner = state.as_any_mut().downcast_mut::<MlxState>().unwrap();
-                let x = embedded(&model, &tokens[60..80]);
-                let mut pace = Everywhere { points: 0, stop: Some(stop) };
-                let result =
-                    inner.transaction(20, |state| model.graph.extend(&x, &mut state.caches, &mut pace));
-                let Err(error) = result else { break };
-                stopped += 1;
-                assert_eq!(
-                    (error.code(), state.offset(), kind(state.as_ref())),
-                    (Code::Cancelled, 60, before.clone())
-                );
-                assert!(state.layers().iter().all(|layer| layer.offset == 60));
-                // Continues as if nothing had happened.
-                let mut fork = state.fork().unwrap();
-                assert!(
-                    read(&model, fork.as_mut(), &tokens[60..], 30) == expected,
-                    "stopped at {stop}: {asked:?}"
-                );
-            }
-            assert!(stopped > 3, "{stopped} points");
+        let short = [window(40, 4), CacheOptions { affine: affine(4, 0).affine, ..window(40, 0) }];
+        for asked in short {
+            check_stops(&model, &asked, 60, 20);
         }
+        check_stops(&model, &window(40, 4), 300, 600);
     }
+}
+
+/// The same where only some layers have a window, which is the model's.
+#[test]
+fn a_failed_forward_leaves_the_windows_of_a_model_as_they_were() {
+    for options in [exact(), ModelOptions::default()] {
+        check_stops(&model_with_windows(&options), &CacheOptions::default(), 300, 600);
+    }
+}
+
+/// Reads `read` tokens, then stops forwards of `more`.
+fn check_stops(model: &MlxModel, asked: &CacheOptions, read_tokens: usize, more: usize) {
+    let first = read_tokens as u64;
+    let tokens = prompt(read_tokens + more);
+    let mut straight = model.new_state(asked).unwrap();
+    read(model, straight.as_mut(), &tokens[..read_tokens], read_tokens);
+    let expected = read(model, straight.as_mut(), &tokens[read_tokens..], more);
+    let mut state = model.new_state(asked).unwrap();
+    read(model, state.as_mut(), &tokens[..read_tokens], read_tokens);
+    let kinds = |state: &dyn TokenState| -> Vec<String> {
+        state.layers().into_iter().map(|layer| layer.signature).collect()
+    };
+    let before = kinds(state.as_ref());
+    let mut stopped = 0;
+    for stop in 1.. {
+        let inner = state.as_any_mut().downcast_mut::<MlxState>().unwrap();
+        let x = embedded(model, &tokens[read_tokens..]);
+        let mut pace = Everywhere { points: 0, stop: Some(stop) };
+        let result = inner.transaction(more, |state| model.graph.extend(&x, &mut state.caches, &mut pace));
+        let Err(error) = result else { break };
+        stopped += 1;
+        assert_eq!(
+            (error.code(), state.offset(), kinds(state.as_ref())),
+            (Code::Cancelled, first, before.clone())
+        );
+        assert!(state.layers().iter().all(|layer| layer.offset == first));
+        // Continues as if nothing had happened.
+        let mut fork = state.fork().unwrap();
+        assert!(
+            read(model, fork.as_mut(), &tokens[read_tokens..], more) == expected,
+            "stopped at {stop}: {asked:?}"
+        );
+    }
+    assert!(stopped > 3, "{stopped} points");
 }
 
 /// A model whose first and last layer see 40 tokens.

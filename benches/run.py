@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bindings" / "python")]
 
 import large_model  # noqa: E402
+import token_profile  # noqa: E402
 from parity.reference_process import THREADS, environment  # noqa: E402
 from support.paths import BINDING, FAKE_LIBRARY, HEADER, REAL_LIBRARY, TARGET, smollm2  # noqa: E402
 from support.reference_weights import smollm2_folder  # noqa: E402
@@ -78,6 +79,10 @@ class Side:
         if not line:
             raise RuntimeError(f"a worker ended with code {self._process.wait()}")
         return json.loads(line)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def ask(self, op: str, **arguments: Any) -> float:
         value: float = self.ask_all(op, **arguments)
@@ -251,6 +256,34 @@ def bandwidth(pairs: int) -> List[Figure]:
                 detail=f"{mine:.1f} of {plain:.1f} GB/s, {pairs} pairs",
             )
         )
+    return figures
+
+
+def profile(_pairs: int) -> List[Figure]:
+    """Where the time of a decoded token goes, bfloat16 weights and a context of 16."""
+    reason = token_profile.available()
+    if reason:
+        print(f"no profile: {reason}", file=sys.stderr)
+        return []
+    side = ours(smollm2_folder("bfloat16"))
+    tokens, turns = 100, 6
+    side.ask("decode", prompt=prompt(16), count=8)
+
+    def work() -> None:
+        for _ in range(turns):
+            side.ask("decode", prompt=prompt(16), count=tokens)
+
+    OUT.mkdir(parents=True, exist_ok=True)
+    library = Path(os.environ.get("MLXGEN_LIBRARY", REAL_LIBRARY))
+    tables = Path(os.environ.get("MLXGEN_LINE_TABLES", TARGET / "release" / "libmlxgen.so"))
+    found = token_profile.Profile(side.pid, library, tables, work, OUT / "perf.data")
+    side.close()
+    scale = 1e6 / (turns * tokens)
+    figures = [Figure("a bfloat16 token", found.seconds * scale, "µs", detail=f"{turns} x {tokens} tokens")]
+    for thread in ("mlxgen-owner", "mlxgen-kernel-1"):
+        spent = found.threads.get(thread, {})
+        spent["not running"] = max(0.0, found.seconds - sum(spent.values()))
+        figures.extend(Figure(f"{thread}: {what}", seconds * scale, "µs") for what, seconds in spent.items())
     return figures
 
 
@@ -493,6 +526,7 @@ GROUPS: Dict[str, Callable[[int], List[Figure]]] = {
     "mlx-lm": against_mlx_lm,
     "half": half_precision,
     "bandwidth": bandwidth,
+    "profile": profile,
     "growth": growth,
     "schemes": schemes,
     "llama.cpp": against_llama_cpp,

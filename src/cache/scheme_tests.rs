@@ -63,6 +63,7 @@ fn append(cache: &mut dyn LayerCache, from: u64, to: u64) {
             let kv = prim::reshape(&look.keys(&ids), &[1, ids.len() as i32, 4 * 64]).unwrap();
             let rope = Rope::plain(64, false, 10000.0, 1.0);
             cache.store(&kv, &CausalAttention::new(2, 2, 64, 0.125, &rope).unwrap()).unwrap();
+            cache.settle();
         }
         _ => drop(cache.append(&LOOK.keys(&ids), &LOOK.values(&ids)).unwrap()),
     }

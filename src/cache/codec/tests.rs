@@ -100,6 +100,7 @@ fn segmented() -> Vec<(&'static str, Box<dyn LayerCache>)> {
             let ids = ids(from as u32, tokens.min(from + 50) as u32);
             let kv = prim::reshape(&look.keys(&ids), &[1, ids.len() as i32, 4 * 64]).unwrap();
             cache.store(&kv, &attention).unwrap();
+            cache.settle();
         }
         Box::new(cache) as Box<dyn LayerCache>
     };

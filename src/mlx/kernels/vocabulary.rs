@@ -160,7 +160,8 @@ impl Task for Largest<'_> {
         let mut tainted = sum_of_lanes(s, taints);
         for score in rest {
             found = if *score > found { *score } else { found };
-            tainted += if score.is_nan() || *score == f32::INFINITY { f32::NAN } else { 0.0 };
+            let raised = if f32::MIN > *score { f32::MIN } else { *score };
+            tainted += raised * 0.0;
         }
         (found, tainted)
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -113,3 +114,33 @@ def test_b144_cancel_a_prefill_of_5000_and_start_again(random_llama: Path) -> No
                     assert stream.read().end.reason == mlxgen.EndReason.CANCELLED
                 again = model.generate([1, 2, 3], max_tokens=4, ignore_eos=True).read()
                 assert again.tokens == expected
+
+
+def test_a_window_goes_on_exactly(engine: mlxgen.Engine, model: mlxgen.Model, prompt: List[int]) -> None:
+    """Also where the cancelled or suspended forward pushed out more than a window keeps behind itself."""
+    window = mlxgen.KvWindow(64)
+    with model.new_cache(window=window) as straight:
+        straight.append(prompt[:2000])
+        expected = straight.logits()
+        tokens = model.generate(prompt[:2000], cache=straight, max_tokens=8, ignore_eos=True).read().tokens
+    for wait in (0.02, 0.1, 0.3, 0.6):
+        with mlxgen.Cancel() as cancel, model.new_cache(window=window) as cache:
+            cache.append(prompt[:600])
+            timer = threading.Timer(wait, cancel.request)
+            timer.start()
+            with contextlib.suppress(mlxgen.CancelledError):
+                cache.append(prompt[600:2000], cancel=cancel)
+            timer.join()
+            held = len(cache)
+            assert held >= 600
+            cache.fork().close()
+            if held < 2000:
+                cache.append(prompt[held:2000])
+            assert cache.logits() == expected
+        with model.new_cache(window=window) as cache:
+            cache.append(prompt[:600])
+            stream = model.generate(prompt[:2000], cache=cache, max_tokens=8, ignore_eos=True)
+            time.sleep(wait)
+            engine.suspend(10.0)
+            engine.resume()
+            assert stream.read().tokens == tokens

@@ -220,12 +220,12 @@ fn check_stops(model: &MlxModel, asked: &CacheOptions, read_tokens: usize, more:
             (Code::Cancelled, first, before.clone())
         );
         assert!(state.layers().iter().all(|layer| layer.offset == first));
-        // Continues as if nothing had happened.
-        let mut fork = state.fork().unwrap();
-        assert!(
-            read(model, fork.as_mut(), &tokens[read_tokens..], more) == expected,
-            "stopped at {stop}: {asked:?}"
-        );
+        // Continues as if nothing had happened; long ones are tried now and then.
+        if more < 100 || stop % 5 == 1 {
+            let mut fork = state.fork().unwrap();
+            let found = read(model, fork.as_mut(), &tokens[read_tokens..], more);
+            assert!(found == expected, "stopped at {stop}: {asked:?}");
+        }
     }
     assert!(stopped > 3, "{stopped} points");
 }

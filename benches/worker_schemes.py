@@ -76,7 +76,9 @@ class Worker:
         taken = seconds(lambda: made.append(cache.fork()))
         fork = made[0]
         first = seconds(lambda: cache.append([1])) + seconds(lambda: fork.append([2]))
-        new = cache.info().bytes + fork.info().bytes - before
+        # What both hold counts once.
+        shared = sum(layer.shared_bytes for layer in fork.info().layers)
+        new = cache.info().bytes + fork.info().bytes - shared - before
         fork.close()
         cache.truncate(len(prompt))
         return {

@@ -100,7 +100,7 @@ def attributed(data: Path, tables: Path) -> Dict[str, Dict[str, float]]:
     files = source_files(tables, sorted(set(inside.values())))
     seconds: Dict[str, Counter[str]] = collections.defaultdict(collections.Counter)
     for thread, sampled, file in samples:
-        kernel = next(iter(files.get(inside.get(sampled, 0), [])), "")
+        kernel = files.get(inside.get(sampled, 0), "")
         rules, name = (KERNELS, kernel) if kernel else (OBJECTS, file)
         seconds[thread][next(what for pattern, what in rules if re.search(pattern, name))] += 1
     return {
@@ -109,21 +109,21 @@ def attributed(data: Path, tables: Path) -> Dict[str, Dict[str, float]]:
     }
 
 
-def source_files(tables: Path, addresses: List[int]) -> Dict[int, List[str]]:
-    """For each address the files of the kernels' folder that it comes from, the innermost first."""
+def source_files(tables: Path, addresses: List[int]) -> Dict[int, str]:
+    """For each address the innermost file of the kernels' folder that it comes from, if any."""
     listing = subprocess.run(
         ["addr2line", "-a", "-i", "-e", str(tables)],
         input="\n".join(map(hex, addresses)), capture_output=True, text=True, check=True,
     ).stdout
-    files: Dict[int, List[str]] = {}
-    current: List[str] = []
+    files: Dict[int, str] = {}
+    current = 0
     for line in listing.splitlines():
         if line.startswith("0x"):
-            current = files[int(line, 16)] = []
+            current = int(line, 16)
             continue
         found = re.search(r"mlx/kernels/(.*?\.(rs|cpp))", line)
         if found and not re.match(r"simd_|sixteen", found[1]):
-            current.append(found[1])
+            files.setdefault(current, found[1])
     return files
 
 

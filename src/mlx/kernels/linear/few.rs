@@ -109,25 +109,48 @@ impl<const BITS: u32, const ROWS: usize> FewAffine<'_, BITS, ROWS> {
             }
             for (index, sums) in sums.into_iter().enumerate() {
                 let group = first + index;
-                for ahead in (0..2 * VECTORS * LANES * size).step_by(64) {
-                    s.prefetch(data.wrapping_add(group * bytes + 2 * column * size + AHEAD + ahead));
+                // SAFETY: the group and the columns exist; the sizes were checked.
+                unsafe {
+                    let at = data.add(group * bytes);
+                    let x_sums = self.x.sums.as_ptr().add(group * ROWS);
+                    add_group(s, self.scales, at, column, sums, x_sums, self.totals.as_mut_ptr());
                 }
-                for vector in 0..VECTORS {
-                    let column = column + vector * LANES;
-                    // SAFETY: the column is in the block, the group's first 64 elements are its scales and
-                    // biases, and totals has `BLOCK` floats a row.
-                    unsafe {
-                        let scales = data.add(group * bytes + column * size);
-                        let scale = load(s, self.scales, scales);
-                        let bias = load(s, self.scales, scales.add(BLOCK * size));
-                        for (row, sums) in sums.iter().enumerate() {
-                            let total = &mut *self.totals.as_mut_ptr().add(row * BLOCK + column).cast();
-                            let sum = s.splat(*self.x.sums.get_unchecked(group * ROWS + row));
-                            let with_bias = s.fma(bias, sum, s.load(total));
-                            s.store(s.fma(scale, sums[vector], with_bias), total);
-                        }
-                    }
-                }
+            }
+        }
+    }
+}
+
+/// Adds what a group gives to the totals of some columns, from `column` on: its sums of numbers times activations, with
+/// its scales and biases, which lie at `group`. Asks for those of a later group.
+///
+/// # Safety
+/// A group's 64 scales and biases lie at `group`, `ROWS` sums of activations at `x_sums` and `[ROWS][32]` totals at
+/// `totals`, which nothing else refers to; the columns are in the block.
+#[inline(always)]
+pub unsafe fn add_group<S: Lanes, const VECTORS: usize, const ROWS: usize>(
+    s: S,
+    float: Float,
+    group: *const u8,
+    column: usize,
+    sums: [[S::V; VECTORS]; ROWS],
+    x_sums: *const f32,
+    totals: *mut f32,
+) {
+    let size = float.size();
+    for ahead in (0..2 * VECTORS * LANES * size).step_by(64) {
+        s.prefetch(group.wrapping_add(2 * column * size + AHEAD + ahead));
+    }
+    for vector in 0..VECTORS {
+        let column = column + vector * LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scales = group.add(column * size);
+            let scale = load(s, float, scales);
+            let bias = load(s, float, scales.add(BLOCK * size));
+            for (row, sums) in sums.iter().enumerate() {
+                let total = &mut *totals.add(row * BLOCK + column).cast();
+                let with_bias = s.fma(bias, s.splat(*x_sums.add(row)), s.load(total));
+                s.store(s.fma(scale, sums[vector], with_bias), total);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! begins again: these are taken apart with shifts that the compiler knows.
 
 use super::arrange::{Chunk, PIECE};
-use super::few::{AHEAD, load};
+use super::few::{AHEAD, add_group};
 use super::layout::{BLOCK, Float, Layout, WORDS};
 use crate::mlx::kernels::sixteen::{LANES, Lanes, Task};
 
@@ -87,24 +87,11 @@ impl<const BITS: usize, const ROWS: usize> FewStream<'_, BITS, ROWS> {
             }
             for (index, sums) in sums.into_iter().enumerate() {
                 let group = first + index;
-                for ahead in (0..2 * VECTORS * LANES * size).step_by(64) {
-                    s.prefetch(data.wrapping_add(group * bytes + 2 * column * size + AHEAD + ahead));
-                }
-                for vector in 0..VECTORS {
-                    let column = column + vector * LANES;
-                    // SAFETY: the column is in the block, the group's first 64 elements are its scales and
-                    // biases, and totals has `BLOCK` floats a row.
-                    unsafe {
-                        let scales = data.add(group * bytes + column * size);
-                        let scale = load(s, self.scales, scales);
-                        let bias = load(s, self.scales, scales.add(BLOCK * size));
-                        for (row, sums) in sums.iter().enumerate() {
-                            let total = &mut *self.totals.as_mut_ptr().add(row * BLOCK + column).cast();
-                            let sum = s.splat(*self.x.sums.get_unchecked(group * ROWS + row));
-                            let with_bias = s.fma(bias, sum, s.load(total));
-                            s.store(s.fma(scale, sums[vector], with_bias), total);
-                        }
-                    }
+                // SAFETY: the group and the columns exist; the sizes were checked.
+                unsafe {
+                    let at = data.add(group * bytes);
+                    let x_sums = self.x.sums.as_ptr().add(group * ROWS);
+                    add_group(s, self.scales, at, column, sums, x_sums, self.totals.as_mut_ptr());
                 }
             }
         }

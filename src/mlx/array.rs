@@ -182,6 +182,7 @@ impl Array {
     }
 
     /// The bytes of the elements in row-major order. Fails for a view that lies in memory otherwise.
+    #[cfg(test)]
     pub(super) fn row_major_bytes(&self) -> Result<&[u8]> {
         self.eval()?;
         if self.size() == 0 {

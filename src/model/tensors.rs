@@ -3,7 +3,7 @@
 use crate::base::{Error, Result};
 use crate::mlx::microscaled::Microscaled;
 use crate::mlx::ops::{Linear, Weight};
-use crate::mlx::{Arena, Array, Dtype, prim};
+use crate::mlx::{Array, Dtype, prim};
 use crate::model::config;
 use crate::model::weights::{ElementType, PlannedLinear};
 
@@ -69,40 +69,35 @@ impl Tensors {
     pub fn weight(&self, planned: &PlannedLinear) -> Result<Weight> {
         match self.parts.get(planned.weight()) {
             Some(Part::Weight(weight)) => Ok(weight.clone()),
-            _ => weight_of(planned, self.arithmetic, &mut Arena::new(), |index| self.array(index)),
+            // Our kernels' matrices were packed while they were read; others are arrays.
+            _ => self.weight_of_arrays(planned),
         }
     }
 
     pub fn linear(&self, planned: &PlannedLinear, bias: Option<usize>) -> Result<Linear> {
         Linear::new(self.weight(planned)?, bias.map(|bias| self.vector(bias)).transpose()?)
     }
-}
 
-/// The weight of planned arrays.
-pub fn weight_of(
-    planned: &PlannedLinear,
-    arithmetic: Arithmetic,
-    arena: &mut Arena,
-    array: impl Fn(usize) -> Result<Array>,
-) -> Result<Weight> {
-    let weight = match *planned {
-        PlannedLinear::Plain { weight } if arithmetic == Arithmetic::Blas => {
-            Weight::dense_for_speed(array(weight)?)
+    fn weight_of_arrays(&self, planned: &PlannedLinear) -> Result<Weight> {
+        let array = |index: usize| self.array(index);
+        match *planned {
+            PlannedLinear::Plain { weight } if self.arithmetic == Arithmetic::Blas => {
+                Weight::dense_for_speed(array(weight)?)
+            }
+            PlannedLinear::Plain { weight } => Weight::dense(array(weight)?),
+            PlannedLinear::Affine { weight, scales, biases, bits, group } => {
+                Weight::affine(array(weight)?, array(scales)?, array(biases)?, group, bits)
+            }
+            PlannedLinear::Microscaled { weight, scales, mode } => {
+                let mode = match mode {
+                    config::Microscaled::Mxfp4 => Microscaled::Mxfp4,
+                    config::Microscaled::Nvfp4 => Microscaled::Nvfp4,
+                    config::Microscaled::Mxfp8 => Microscaled::Mxfp8,
+                };
+                Weight::microscaled(array(weight)?, array(scales)?, mode)
+            }
         }
-        PlannedLinear::Plain { weight } => Weight::dense(array(weight)?),
-        PlannedLinear::Affine { weight, scales, biases, bits, group } => {
-            Weight::affine(array(weight)?, array(scales)?, array(biases)?, group, bits)
-        }
-        PlannedLinear::Microscaled { weight, scales, mode } => {
-            let mode = match mode {
-                config::Microscaled::Mxfp4 => Microscaled::Mxfp4,
-                config::Microscaled::Nvfp4 => Microscaled::Nvfp4,
-                config::Microscaled::Mxfp8 => Microscaled::Mxfp8,
-            };
-            Weight::microscaled(array(weight)?, array(scales)?, mode)
-        }
-    }?;
-    if arithmetic == Arithmetic::Kernels { weight.pack(arena) } else { Ok(weight) }
+    }
 }
 
 /// The array type of a file's elements.

@@ -51,6 +51,7 @@ impl Arena {
     }
 
     /// Lends `bytes` bytes to `write`, as `room` gives them, and keeps them.
+    #[cfg(test)]
     pub(crate) fn store(
         &mut self,
         bytes: usize,

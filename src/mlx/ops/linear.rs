@@ -2,9 +2,12 @@
 
 use super::packed::PackedWeight;
 use crate::base::{Error, Result};
+#[cfg(test)]
+use crate::mlx::kernels;
+#[cfg(test)]
 use crate::mlx::kernels::arena::Arena;
 use crate::mlx::microscaled::{self, Microscaled};
-use crate::mlx::{Array, Dtype, direct_product_limit, kernels, prim};
+use crate::mlx::{Array, Dtype, direct_product_limit, prim};
 
 /// A weight matrix `[outputs, inputs]`, as it is kept.
 #[derive(Clone, Debug)]
@@ -54,6 +57,7 @@ impl Weight {
     }
 
     /// The same weight in the order of our kernels; as it is where there is no kernel for it.
+    #[cfg(test)]
     pub fn pack(self, arena: &mut Arena) -> Result<Self> {
         let packed = match &self {
             _ if !kernels::AVAILABLE => None,

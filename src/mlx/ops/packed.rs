@@ -1,9 +1,18 @@
 //! Weights in the order in which our kernels read them.
 
+#[cfg(test)]
 use crate::base::Result;
-use crate::mlx::kernels::arena::{Arena, Stored};
-use crate::mlx::kernels::linear::{BLOCK, Float, Format, Layout};
-use crate::mlx::{Array, Dtype};
+use crate::mlx::Dtype;
+use crate::mlx::kernels::arena::Stored;
+use crate::mlx::kernels::linear::{Float, Layout};
+#[cfg(test)]
+use crate::mlx::{
+    Array,
+    kernels::{
+        arena::Arena,
+        linear::{BLOCK, Format},
+    },
+};
 
 /// A weight matrix in blocks of rows whose elements are interleaved.
 #[derive(Clone, Debug)]
@@ -18,6 +27,30 @@ impl PackedWeight {
         PackedWeight { layout, data }
     }
 
+    pub fn outputs(&self) -> usize {
+        self.layout.outputs()
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.layout.inputs()
+    }
+
+    pub fn byte_size(&self) -> usize {
+        self.layout.bytes()
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(super) fn data(&self) -> &Stored {
+        &self.data
+    }
+}
+
+/// Packed from arrays: what tests compare the rest with.
+#[cfg(test)]
+impl PackedWeight {
     /// An affine weight: words `[outputs, words]`, scales and biases `[outputs, groups]`. `None` if there is no kernel
     /// for such weights.
     pub fn affine(
@@ -70,26 +103,6 @@ impl PackedWeight {
             Ok(())
         })?;
         Ok(PackedWeight { layout, data })
-    }
-
-    pub fn outputs(&self) -> usize {
-        self.layout.outputs()
-    }
-
-    pub fn inputs(&self) -> usize {
-        self.layout.inputs()
-    }
-
-    pub fn byte_size(&self) -> usize {
-        self.layout.bytes()
-    }
-
-    pub(super) fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    pub(super) fn data(&self) -> &Stored {
-        &self.data
     }
 }
 

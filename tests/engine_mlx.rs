@@ -3,12 +3,13 @@
 
 mod support;
 
+use std::fs::OpenOptions;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mlxgen::base::event::{EndReason, Event};
-use mlxgen::base::options::{CacheOptions, EngineOptions, GenerateOptions, ModelOptions};
-use mlxgen::base::{CancelToken, Code};
+use mlxgen::base::options::{CacheOptions, EngineOptions, GenerateOptions, ModelOptions, Numerics};
+use mlxgen::base::{CancelToken, Code, LoadPhase, Progress};
 use mlxgen::engine::{CacheSet, Engine, Model, Stream, shutdown};
 use support::tiny_llama::{SMALL, Shape, TinyLlama};
 use support::*;
@@ -149,6 +150,36 @@ fn the_thread_restarts_and_leaves_nothing() {
     assert!(tokens.iter().all(|each| *each == tokens[0]));
     let memory = engine().memory().unwrap();
     assert!(memory.active < 1 << 16, "{memory:?}");
+}
+
+/// When the caller hears of it, not when the thread does its next work.
+#[test]
+fn a_load_that_does_not_end_well_gives_its_memory_back() {
+    const NAME: &str = "a_load_that_does_not_end_well_gives_its_memory_back";
+    if child::role().is_none() {
+        return child::expect(NAME, "child", &[], 0);
+    }
+    let engine = engine();
+    let before = engine.memory().unwrap().active;
+    for numerics in [Numerics::Fast, Numerics::Exact] {
+        // Met by their first piece, when many more are ready.
+        for damaged in [false, true] {
+            let files = TinyLlama::new(Shape { hidden: 128, layers: 4, ..SMALL });
+            let weights =
+                OpenOptions::new().write(true).open(files.path().join("model.safetensors")).unwrap();
+            let cancel = CancelToken::try_new().unwrap();
+            let mut meet = |progress: Progress| match (progress.phase, progress.done) {
+                (LoadPhase::Weights, 1..) if damaged => weights.set_len(4000).unwrap(),
+                (LoadPhase::Weights, 1..) => cancel.request(),
+                _ => {}
+            };
+            let options = ModelOptions { numerics, ..ModelOptions::default() };
+            let error = Model::load(&engine, files.path(), &options, Some(&cancel), &mut meet).err().unwrap();
+            assert_eq!(error.code(), if damaged { Code::InvalidModel } else { Code::Cancelled });
+            let memory = engine.memory().unwrap();
+            assert_eq!((memory.active, memory.models), (before, 0), "{numerics:?}, damaged: {damaged}");
+        }
+    }
 }
 
 #[test]

@@ -102,9 +102,16 @@ impl Model {
             .and_then(|()| tell(LoadPhase::Finish, 0, 1))
             .and_then(|()| cancel.check())
             .and_then(|()| finish(engine, source.info(), &unfinished));
-        // Also after a failure: the memory is free again when the caller hears of it.
-        unfinished.drop_now();
-        let model = loaded?;
+        let model = match loaded {
+            Ok(model) => {
+                unfinished.drop_now();
+                model
+            }
+            Err(error) => {
+                give_up(engine, source, unfinished);
+                return Err(error);
+            }
+        };
         tell(LoadPhase::Finish, 1, 1)?;
         let tokenizer = source.tokenizer();
         Ok(Model(Arc::new(Inner { engine: engine.clone(), info: source.info().clone(), tokenizer, model })))
@@ -186,6 +193,19 @@ fn feed(
         tell(LoadPhase::Weights, total, total)?;
     }
     Ok(())
+}
+
+/// Ends a load that failed or was cancelled: when the caller hears of it the memory is free again, and no figure tells
+/// of it any more.
+fn give_up(engine: &Engine, source: Box<dyn ModelSource>, unfinished: EngineBox<Option<Unfinished>>) {
+    // First, because it counts too: a source may hold weights that it has made ready and not handed over, all of a
+    // group of matrices, or of one that is larger than a group.
+    drop(source);
+    unfinished.drop_now();
+    // The allocator keeps what is freed, and here nobody is going to take it again.
+    if let Err(error) = engine.trim() {
+        log::debug!("after a load that did not end well: {error}");
+    }
 }
 
 fn finish(

@@ -1431,7 +1431,8 @@ mlxgen_engine *mlxgen_engine_retain(mlxgen_engine *engine);
 
 /**
  * Gives up a reference to an engine; it ends when its models, cache sets and streams have ended
- * too. NULL and a handle that is not alive are left alone.
+ * too. With the last engine of the process the library's threads end, soon after: mlxgen_shutdown
+ * waits for that. NULL and a handle that is not alive are left alone.
  *
  * Threads: any thread.
  * Ownership: takes your reference.

@@ -182,6 +182,45 @@ fn a_load_that_does_not_end_well_gives_its_memory_back() {
     }
 }
 
+/// The names of this process's threads.
+#[cfg(target_os = "linux")]
+fn thread_names() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.map(|name| name.trim_end().to_owned()).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn no_thread_of_ours_is_left_after_a_shutdown() {
+    const NAME: &str = "no_thread_of_ours_is_left_after_a_shutdown";
+    if child::role().is_none() {
+        return child::expect(NAME, "child", &[], 0);
+    }
+    let ours = || thread_names().into_iter().filter(|name| name.starts_with("mlxgen")).collect::<Vec<_>>();
+    let files = TinyLlama::new(SMALL);
+    for round in 0..6 {
+        let engine = Engine::new(&EngineOptions { threads: 4, ..EngineOptions::default() }).unwrap();
+        let model = load_on(&engine, &files);
+        generate(&model, None, &ids(100, 0), &endless(20));
+        let mut working = ours();
+        working.sort();
+        let kernels = ["mlxgen-kernel-1", "mlxgen-kernel-2", "mlxgen-kernel-3"];
+        assert_eq!(working, [&kernels[..], &["mlxgen-owner"]].concat());
+        // Also when the last handle went before, and the threads end by themselves.
+        if round % 2 == 0 {
+            drop((model, engine));
+        }
+        shutdown(LONG).unwrap();
+        // The system wakes who waits for a thread a moment before it takes that from the list.
+        let start = Instant::now();
+        while !ours().is_empty() {
+            assert!(start.elapsed() < Duration::from_millis(500), "{:?}", thread_names());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 #[test]
 fn limits_refuse_and_let_in() {
     let files = TinyLlama::new(Shape { hidden: 128, layers: 4, ..SMALL });

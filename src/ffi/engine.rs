@@ -296,7 +296,8 @@ pub unsafe extern "C" fn mlxgen_engine_retain(engine: *mut mlxgen_engine) -> *mu
 }
 
 /// Gives up a reference to an engine; it ends when its models, cache sets and streams have ended
-/// too. NULL and a handle that is not alive are left alone.
+/// too. With the last engine of the process the library's threads end, soon after: mlxgen_shutdown
+/// waits for that. NULL and a handle that is not alive are left alone.
 ///
 /// Threads: any thread.
 /// Ownership: takes your reference.

@@ -7,6 +7,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
 use std::sync::OnceLock;
 
+use super::foreign_threads;
+
 /// The name under which the private copy is loaded.
 const PRIVATE_COPY: &CStr = c"libmlxgen_openblas.so";
 
@@ -24,7 +26,7 @@ pub fn set_blas_threads(threads: u32) -> bool {
     let count = i32::try_from(threads.max(1)).unwrap_or(i32::MAX);
     // SAFETY: OpenBLAS declares `void openblas_set_num_threads(int)`.
     let set: extern "C" fn(i32) = unsafe { transmute(set) };
-    set(count);
+    foreign_threads::called(c"openblas", || set(count));
     true
 }
 

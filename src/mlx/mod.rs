@@ -11,6 +11,7 @@ mod array;
 mod blas;
 mod dtype;
 mod error;
+mod foreign_threads;
 mod kernels;
 pub mod memory;
 pub mod microscaled;
@@ -29,7 +30,7 @@ pub use dtype::{Dtype, Element};
 pub use kernels::arena::Arena;
 pub use prim::{Mask, async_eval, eval};
 pub use staged::StagedTensor;
-pub use stream::{DeviceKind, device, gpu_is_available, leave_thread, select_device, synchronize};
+pub use stream::{DeviceKind, device, gpu_is_available, select_device, synchronize};
 
 pub use version::version;
 
@@ -44,4 +45,10 @@ pub fn has_cpu_kernels() -> bool {
 pub fn set_threads(threads: u32) -> Result<()> {
     blas::set_blas_threads(threads);
     if kernels::AVAILABLE { kernels::threads::set_threads(threads) } else { Ok(()) }
+}
+
+/// Ends this thread's work with MLX, and the threads of our kernels. No array of this thread may be used afterwards.
+pub fn leave() {
+    stream::leave_thread();
+    kernels::threads::end();
 }

@@ -13,7 +13,7 @@ use std::ffi::c_int;
 use mlx_sys as sys;
 use parking_lot::Mutex;
 
-use super::error;
+use super::{error, foreign_threads};
 use crate::base::{Error, Result};
 
 /// Where operations run.
@@ -89,7 +89,12 @@ fn cpu_stream() -> sys::mlx_stream {
         let raw = idle.map_or_else(
             || {
                 let device = sys::mlx_device_new_type(sys::mlx_device_type__MLX_CPU, 0);
-                let raw = sys::mlx_stream_new_thread_unsafe(device);
+                // The thread is there when the first of its work is done.
+                let raw = foreign_threads::called(c"mlx-stream", || {
+                    let raw = sys::mlx_stream_new_thread_unsafe(device);
+                    let _failed_later = sys::mlx_synchronize(raw);
+                    raw
+                });
                 sys::mlx_device_free(device);
                 raw
             },

@@ -57,7 +57,7 @@ fn b139_messages_stay_with_the_thread_that_failed() {
                     let message = prim::reshape(&array, &[77]).unwrap_err();
                     assert!(message.message().contains(&format!("size {size}")), "{message}");
                 }
-                super::leave_thread();
+                super::stream::leave_thread();
             })
         })
         .collect();

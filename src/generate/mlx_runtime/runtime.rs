@@ -92,6 +92,6 @@ impl Runtime for MlxRuntime {
 
 impl Drop for MlxRuntime {
     fn drop(&mut self) {
-        mlx::leave_thread();
+        mlx::leave();
     }
 }

@@ -30,6 +30,13 @@ pub(crate) fn set_threads(threads: u32) -> Result<()> {
     Ok(())
 }
 
+/// Ends the threads and waits for them. Kernels that run, or start later, have a pool all the same.
+pub(crate) fn end() {
+    let pool = POOL.lock().take();
+    // Not under the lock: whoever lets go of the pool last waits for its threads.
+    drop(pool);
+}
+
 fn make(threads: u32) -> Result<Arc<Pool>> {
     match Pool::new(threads.max(1) as usize) {
         Ok(pool) => Ok(Arc::new(pool)),

@@ -1,11 +1,12 @@
-//! Reading files that are small enough to be read whole.
+//! Reading files that are small enough to be read whole, and files that a folder need not have.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::{Error, Result};
+use super::quote::quote;
+use super::{Code, Error, Result};
 
 /// The bytes of a file.
 ///
@@ -14,14 +15,11 @@ use super::{Error, Result};
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let invalid = |what: String| Error::invalid_model(format!("{} {what}", path.display())).file(path);
     let failed = |source: std::io::Error| Error::io(path, "read", &source);
-    let file = match open(path) {
-        Ok(file) => file,
-        // A socket cannot even be opened.
-        Err(_) if fs::metadata(path).is_ok_and(|about| !about.is_file()) => {
-            return Err(invalid("is not a file".into()));
-        }
-        Err(source) => return Err(failed(source)),
-    };
+    // A socket cannot even be opened.
+    if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return Err(invalid("is not a file".into()));
+    }
+    let file = open(path)?;
     let about = file.metadata().map_err(failed)?;
     if !about.is_file() {
         return Err(invalid("is not a file".into()));
@@ -43,15 +41,64 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Without O_NONBLOCK a named pipe would keep us here for ever.
-fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+/// Opens a file for reading. NOT_FOUND if it is missing, or if a link leads to nothing.
+pub fn open(path: &Path) -> Result<File> {
+    // Without O_NONBLOCK a named pipe would keep us here for ever.
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    opened.map_err(|source| match fs::read_link(path) {
+        Ok(target) if source.kind() == ErrorKind::NotFound => Error::not_found(format!(
+            "{} is a link to {}, which is not there: the download is incomplete",
+            path.display(),
+            quote(&target.to_string_lossy())
+        ))
+        .file(path),
+        _ => Error::io(path, "open", &source),
+    })
+}
+
+/// Whether there is nothing of that name: a link that leads nowhere is something, whose file was lost.
+pub fn is_absent(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|source| source.kind() == ErrorKind::NotFound)
+}
+
+/// What was read of the file at `path`; none where `is_absent` holds, and the error that says so is about that file.
+pub fn optional<T>(path: &Path, read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error)
+            if error.code() == Code::NotFound
+                && error.detail().file.as_deref() == Some(path)
+                && is_absent(path) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Code;
+
+    #[test]
+    fn a_link_to_nothing_is_no_absent_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        assert!(optional(&at("none"), read(&at("none"), 9)).unwrap().is_none() && is_absent(&at("none")));
+        std::os::unix::fs::symlink("../blobs/b7", at("link")).unwrap();
+        let error = optional(&at("link"), read(&at("link"), 9)).unwrap_err();
+        assert_eq!(
+            (error.code(), error.detail().file.as_deref()),
+            (Code::NotFound, Some(at("link").as_path()))
+        );
+        assert!(error.message().contains("../blobs/b7") && !is_absent(&at("link")), "{error}");
+        // What one file lacks does not make another one absent.
+        let other = optional(&at("none"), read(&at("link"), 9)).unwrap_err();
+        assert_eq!(other, error);
+        fs::write(at("there"), "x").unwrap();
+        std::os::unix::fs::symlink("there", at("good")).unwrap();
+        assert_eq!(optional(&at("good"), read(&at("good"), 9)).unwrap().unwrap(), b"x");
+    }
 
     #[test]
     fn what_is_no_file_or_too_large_is_refused() {

@@ -12,7 +12,7 @@ use super::eos::add_ids;
 use super::parse;
 use super::tokenizer::Roles;
 use crate::base::quote::json_fault;
-use crate::base::{Code, Error, Result, json, small_file};
+use crate::base::{Error, Result, json, small_file};
 
 /// The largest tokenizer.json in bytes: ten times the largest known ones.
 const MOST_BYTES: u64 = 512 << 20;
@@ -31,7 +31,7 @@ impl Tokenizer {
     /// What is put around a text is what `tokenizer.json` says; `add_bos_token` in the configuration
     /// is for tokenizers without that file.
     ///
-    /// NOT_FOUND without `tokenizer.json`; INVALID_MODEL naming the file, and the byte if known,
+    /// NOT_FOUND without `tokenizer.json`, and for any of them that is a link to nothing; INVALID_MODEL naming the file, and the byte if known,
     /// for one that cannot be understood; UNSUPPORTED for a decoder that cannot stream. A chat
     /// template is not compiled here: a broken one does not stop a load.
     pub fn load_dir(folder: &Path) -> Result<Tokenizer> {
@@ -187,9 +187,5 @@ fn read_object(path: &Path) -> Result<Map<String, Value>> {
 
 /// The bytes of a file; none if there is no such file.
 pub(super) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>> {
-    match small_file::read(path, MOST_SIDE_BYTES) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.code() == Code::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    small_file::optional(path, small_file::read(path, MOST_SIDE_BYTES))
 }

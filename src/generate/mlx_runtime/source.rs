@@ -9,7 +9,7 @@ use super::packed::{self, PackedMatrices, Packer};
 use super::resident::resident_bytes;
 use crate::base::info::ModelInfo;
 use crate::base::options::{ComputeType, Device, EngineOptions, ModelOptions, Numerics};
-use crate::base::{CancelToken, Code, Error, Result};
+use crate::base::{CancelToken, Error, Result, small_file};
 use crate::generate::gguf_tokenizer;
 use crate::generate::runtime::{BuilderFn, ModelBuilder, ModelSource, WeightPiece};
 use crate::mlx::{self, DeviceKind, Dtype};
@@ -198,11 +198,7 @@ impl MlxSource {
 
 /// A folder need not have a tokenizer; one that it has must be understood.
 fn folder_tokenizer(path: &Path) -> Result<Option<Tokenizer>> {
-    match Tokenizer::load_dir(path) {
-        Ok(tokenizer) => Ok(Some(tokenizer)),
-        Err(error) if error.code() == Code::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    small_file::optional(&path.join("tokenizer.json"), Tokenizer::load_dir(path))
 }
 
 fn device_of(engine: &EngineOptions) -> Result<DeviceKind> {

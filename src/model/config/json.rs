@@ -12,7 +12,7 @@ use super::fields::{Fields, JsonFile, brief};
 use super::rope::DEFAULT_THETA;
 use super::{LAYERS_LIMIT, ModelConfig, Names, Quantization, RopeDefaults};
 use crate::base::quote::quote;
-use crate::base::{Code, Error, Result};
+use crate::base::{Error, Result, small_file};
 use crate::model::registry;
 
 const CONFIG: &str = "config.json";
@@ -65,16 +65,17 @@ impl ModelConfig {
             Some(_) => error,
             None => error.file(folder.join(CONFIG)),
         })?;
-        if config.quantization.is_none() && folder.join("hf_quant_config.json").exists() {
+        if config.quantization.is_none() && !small_file::is_absent(&folder.join("hf_quant_config.json")) {
             return Err(Error::unsupported(
                 "the weights are quantised as hf_quant_config.json says, which is not supported",
             )
             .file(folder.join("hf_quant_config.json")));
         }
-        match JsonFile::open(&folder.join(GENERATION_CONFIG)) {
-            Ok(file) => config.eos.extend(file.fields().token_ids("eos_token_id")?),
-            Err(error) if error.code() == Code::NotFound => {}
-            Err(error) => return Err(error),
+        // mlx-lm 0.32.2 goes on without one that is damaged. But ids that stand only there, such as the end of a turn, end
+        // nothing then: answers run on to their limit, and nobody is told why.
+        let generation = folder.join(GENERATION_CONFIG);
+        if let Some(file) = small_file::optional(&generation, JsonFile::open(&generation))? {
+            config.eos.extend(file.fields().token_ids("eos_token_id")?);
         }
         Ok(config)
     }

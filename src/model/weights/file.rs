@@ -3,11 +3,11 @@
 //! Never mapped: a file that is truncated or overwritten must give an error, neither a fault nor
 //! other values than were validated.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, small_file};
 
 /// What tells that a file was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +27,7 @@ pub struct WeightFile {
 impl WeightFile {
     /// NOT_FOUND if it is missing; INVALID_MODEL if it is not a regular file.
     pub fn open(path: &Path) -> Result<Self> {
-        // Without O_NONBLOCK a named pipe would keep us here for ever.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(|source| Error::io(path, "open", &source))?;
+        let file = small_file::open(path)?;
         let stamp = stamp(path, &file)?;
         Ok(WeightFile { path: path.to_owned(), file, stamp })
     }
@@ -146,6 +141,8 @@ pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+
     use super::*;
     use crate::base::Code;
 

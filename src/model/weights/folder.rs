@@ -10,7 +10,7 @@ use super::file::{WeightFile, read_small};
 use super::safetensors::read_header;
 use super::types::Tensor;
 use crate::base::quote::{self, json_fault, quote};
-use crate::base::{Code, Error, Result, json};
+use crate::base::{Error, Result, json, small_file};
 
 const INDEX_NAME: &str = "model.safetensors.index.json";
 /// Bytes of an index; a table of a million tensors is smaller.
@@ -74,15 +74,15 @@ fn open_indexed(folder: &Path, index: Index) -> Result<(Vec<WeightFile>, Vec<Ten
     // Shard of each tensor that was not met yet.
     let mut wanted: HashMap<String, usize> = index.tensors.into_iter().collect();
     for (number, shard) in index.shards.iter().enumerate() {
-        let file = WeightFile::open(&folder.join(shard)).map_err(|error| match error.code() {
-            Code::NotFound => Error::not_found(format!(
+        let path = folder.join(shard);
+        let Some(file) = small_file::optional(&path, WeightFile::open(&path))? else {
+            return Err(Error::not_found(format!(
                 "{} names the file {}, which is not in the folder",
                 index.path.display(),
                 quote(shard)
             ))
-            .file(folder.join(shard)),
-            _ => error,
-        })?;
+            .file(path));
+        };
         let header = read_header(&file, number)?;
         tensors.extend(header.into_iter().filter(|tensor| {
             let listed = wanted.get(&tensor.name) == Some(&number);
@@ -119,11 +119,7 @@ struct Index {
 
 /// `None` if there is no index.
 fn read_index(path: &Path) -> Result<Option<Index>> {
-    let text = match read_small(path, INDEX_LIMIT) {
-        Ok(text) => text,
-        Err(error) if error.code() == Code::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    let Some(text) = small_file::optional(path, read_small(path, INDEX_LIMIT))? else { return Ok(None) };
     let bad = |what: String| Error::invalid_model(format!("{} {what}", path.display())).file(path);
     let IndexFile(map) = json::typed(&text).map_err(|fault| {
         json::at_fault(bad(format!("is no weight index: {}", json_fault(&fault))), &text, &fault)

@@ -3,6 +3,7 @@
 use super::super::WeightFiles;
 use super::super::testing::{SafetensorsFile, floats};
 use super::*;
+use crate::base::Code;
 
 struct Folder(tempfile::TempDir);
 

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::file::read_small;
 use crate::base::quote::quote;
-use crate::base::{Code, Error, Result};
+use crate::base::{Error, Result, small_file};
 
 /// A revision is a hash.
 const REVISION_LIMIT: u64 = 1024;
@@ -17,16 +17,15 @@ const OWN: [&str; 2] = ["config.json", "tokenizer.json"];
 /// The folder that holds the model's files: of a repository's folder in the cache its snapshot, else `folder` itself.
 pub(crate) fn resolve(folder: &Path) -> Result<PathBuf> {
     let snapshots = folder.join("snapshots");
-    if OWN.iter().any(|name| folder.join(name).exists()) || !snapshots.is_dir() {
+    if OWN.iter().any(|name| !small_file::is_absent(&folder.join(name))) || !snapshots.is_dir() {
         return Ok(folder.to_owned());
     }
     let reference = folder.join("refs").join("main");
-    let revision = match read_small(&reference, REVISION_LIMIT) {
-        Ok(text) => revision(&reference, &text)?,
+    let Some(text) = small_file::optional(&reference, read_small(&reference, REVISION_LIMIT))? else {
         // Who asked for a certain revision has no `main`.
-        Err(error) if error.code() == Code::NotFound => return only_snapshot(&snapshots, &reference),
-        Err(error) => return Err(error),
+        return only_snapshot(&snapshots, &reference);
     };
+    let revision = revision(&reference, &text)?;
     let snapshot = snapshots.join(&revision);
     match std::fs::metadata(&snapshot) {
         Ok(about) if about.is_dir() => Ok(snapshot),

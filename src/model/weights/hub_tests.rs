@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use super::super::testing::{SafetensorsFile, floats};
 use super::super::{Format, ModelFiles};
 use super::*;
+use crate::base::Code;
 
 const CONFIG: &str = r#"{"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"intermediate_size":128,
     "num_attention_heads":4,"rms_norm_eps":1e-5,"vocab_size":64}"#;
@@ -63,6 +64,14 @@ fn b03_what_a_download_left_out_is_named() {
     let error = ModelFiles::open(&repository).unwrap_err();
     assert_eq!(error.code(), Code::NotFound);
     assert!(error.detail().file.as_ref().unwrap().ends_with("snapshots/fedcba"));
+    // A reference, or a configuration of the folder's own, that is there and leads nowhere.
+    for name in ["refs/main", "config.json"] {
+        let path = repository.join(name);
+        let _absent = fs::remove_file(&path);
+        symlink("lost", &path).unwrap();
+        let error = ModelFiles::open(&repository).unwrap_err();
+        assert_eq!((error.code(), error.detail().file.as_deref()), (Code::NotFound, Some(path.as_path())));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::environment::{self, Compiled};
 use crate::base::quote::{brief, json_fault, quote};
-use crate::base::{Error, Result, json};
+use crate::base::{Error, Result, json, small_file};
 use crate::text::folder::read_optional;
 
 /// The chat templates of a model, by name. They are compiled when first used.
@@ -170,9 +170,8 @@ impl ChatTemplates {
 fn additional(folder: &Path) -> Result<Vec<PathBuf>> {
     let files = match std::fs::read_dir(folder) {
         Ok(files) => files,
-        Err(source) if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(Vec::new());
-        }
+        Err(_) if small_file::is_absent(folder) => return Ok(Vec::new()),
+        Err(source) if source.kind() == ErrorKind::NotADirectory => return Ok(Vec::new()),
         Err(source) => return Err(Error::io(folder, "list", &source)),
     };
     let mut paths = Vec::new();

@@ -53,6 +53,39 @@ fn missing_surplus_and_misshapen_tensors_are_named() {
     }
 }
 
+/// As an interrupted download leaves them in the hub's cache: each is there, and what it holds is not known.
+#[cfg(unix)]
+#[test]
+fn links_to_nothing_are_named_and_not_taken_for_absent_files() {
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "hf_quant_config.json",
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "model-2.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "additional_chat_templates",
+        "additional_chat_templates/tools.jinja",
+    ] {
+        let folder = Tiny::new(false, false).write();
+        open(folder.path(), &exact()).unwrap();
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        if path.exists() {
+            std::fs::remove_file(&path).unwrap();
+        }
+        std::os::unix::fs::symlink("../blobs/lost", &path).unwrap();
+        let Err(error) = open(folder.path(), &exact()) else { panic!("{name} was left out") };
+        let code = if name == "hf_quant_config.json" { Code::Unsupported } else { Code::NotFound };
+        assert_eq!((error.code(), error.detail().file.as_deref()), (code, Some(path.as_path())), "{error}");
+    }
+}
+
 #[test]
 fn an_unknown_type_is_unsupported() {
     let folder = Tiny::new(false, false).write();

@@ -171,6 +171,26 @@ mod tests {
         assert_eq!(file.check_unchanged().unwrap_err().code(), Code::InvalidModel);
     }
 
+    /// As CONVENTIONS.md says.
+    #[test]
+    fn a_write_is_told_by_the_size_and_the_time_and_by_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w");
+        std::fs::write(&path, [7u8; 100]).unwrap();
+        let time = std::fs::metadata(&path).unwrap().modified().unwrap();
+        let file = WeightFile::open(&path).unwrap();
+        let write = |bytes: &[u8], time: std::time::SystemTime| {
+            std::fs::write(&path, bytes).unwrap();
+            OpenOptions::new().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            file.check_unchanged().map_err(|error| error.code())
+        };
+        assert_eq!(write(&[8; 100], time + std::time::Duration::from_secs(1)), Err(Code::InvalidModel));
+        assert_eq!(write(&[8; 101], time), Err(Code::InvalidModel));
+        assert_eq!(write(&[8; 100], time), Ok(()));
+        std::fs::remove_file(&path).unwrap();
+        file.check_unchanged().unwrap();
+    }
+
     #[test]
     fn a_named_pipe_does_not_block() {
         let folder = tempfile::tempdir().unwrap();

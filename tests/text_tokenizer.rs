@@ -201,6 +201,7 @@ fn b54_an_end_of_sequence_may_be_a_list() {
     );
     assert_eq!(eos(r#"{"eos_token_id": null}"#, r#"{"eos_token_id": -1}"#, "{}"), [0u32; 0]);
     assert_eq!(eos(r#"{"text_config": {"eos_token_id": [3]}}"#, "{}", "{}"), [3]);
+    assert_eq!(eos(r#"{"eos_token_id": 2.0}"#, r#"{"eos_token_id": [-1, 7.0, null]}"#, "{}"), [2, 7]);
     // B55: every source counts; the tokenizer's own end of sequence is </s>, 257.
     assert_eq!(
         eos(

@@ -44,6 +44,31 @@ pub fn odd_number(value: &Value) -> Option<&'static str> {
     NAMES.into_iter().find(|known| *known == name)
 }
 
+/// A whole number, whether it is written as `8` or as `8.0`.
+pub fn whole(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        // Beyond 2^53 a fraction cannot tell neighbours apart.
+        let number = value.as_f64().filter(|number| number.fract() == 0.0)?;
+        (0.0..=9_007_199_254_740_992.0).contains(&number).then_some(number as u64)
+    })
+}
+
+/// One token id or a list of them, or the value that is none.
+///
+/// `null` and whole numbers below 0, such as the usual -1, say that there is no id: to mlx-lm and transformers they are
+/// ids that no token has. Fractions without a rest are ids as in mlx-lm's sets, where `2.0` is 2.
+pub fn token_ids(value: &Value) -> Result<Vec<u32>, &Value> {
+    let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let mut ids = Vec::new();
+    for item in items {
+        let negative = item.as_f64().is_some_and(|number| number < 0.0 && number.fract() == 0.0);
+        if !item.is_null() && !negative {
+            ids.push(whole(item).and_then(|id| u32::try_from(id).ok()).ok_or(item)?);
+        }
+    }
+    Ok(ids)
+}
+
 /// The object that a value is, which one of these numbers is not.
 pub fn object(value: Value) -> Option<Map<String, Value>> {
     match value {
@@ -174,6 +199,34 @@ mod tests {
         }
         assert!(object(value(b"NaN").unwrap()).is_none() && object(json!([])).is_none());
         assert_eq!(object(wanted.clone()).map(Value::Object), Some(wanted));
+    }
+
+    #[test]
+    fn token_ids_are_read_as_mlx_lm_takes_them() {
+        let large = 5_000_000_000_u64;
+        for (value, ids) in [
+            (json!(2), vec![2]),
+            (json!(2.0), vec![2]),
+            (json!(0), vec![0]),
+            (json!(-0.0), vec![0]),
+            (json!([2, 5.0, 2]), vec![2, 5, 2]),
+            (json!([-1, 7, null]), vec![7]),
+            (json!(-1), vec![]),
+            (json!(-1.0), vec![]),
+            (json!(null), vec![]),
+            (json!([]), vec![]),
+            (json!(u32::MAX), vec![u32::MAX]),
+        ] {
+            assert_eq!(token_ids(&value), Ok(ids), "{value}");
+        }
+        for bad in
+            [json!(2.5), json!(-1.5), json!("2"), json!(true), json!({}), json!(large), number("Infinity")]
+        {
+            assert_eq!(token_ids(&bad), Err(&bad));
+            let list = json!([1, bad]);
+            assert_eq!(token_ids(&list), Err(&bad));
+        }
+        assert_eq!(token_ids(&json!([1, [2]])), Err(&json!([2])));
     }
 
     #[test]

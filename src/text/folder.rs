@@ -8,10 +8,9 @@ use super::Tokenizer;
 use super::added;
 use super::chat::ChatTemplates;
 use super::decode::Pipeline;
-use super::eos::add_ids;
 use super::parse;
 use super::tokenizer::Roles;
-use crate::base::quote::json_fault;
+use crate::base::quote::{brief, json_fault};
 use crate::base::{Error, Result, json, small_file};
 
 /// The largest tokenizer.json in bytes: ten times the largest known ones.
@@ -150,17 +149,28 @@ impl Files {
             (Some(&self.config), "tokenizer_config.json"),
         ];
         for (map, file) in sources {
-            if let Some(value) = map.and_then(|map| map.get("eos_token_id")) {
-                add_ids(&mut roles.eos, value, "eos_token_id").map_err(|e| e.file(self.folder.join(file)))?;
-            }
+            roles.eos.extend(self.ids(map, "eos_token_id", file)?);
         }
         if roles.bos.is_none() {
-            let numbers =
-                [&self.model, &self.generation].map(|map| map.get("bos_token_id").and_then(Value::as_u64));
-            roles.bos = numbers.into_iter().flatten().find_map(|id| u32::try_from(id).ok());
+            let mut ids = self.ids(Some(&self.model), "bos_token_id", "config.json")?;
+            ids.extend(self.ids(Some(&self.generation), "bos_token_id", "generation_config.json")?);
+            roles.bos = ids.first().copied();
         }
         roles.names = names;
         Ok(roles)
+    }
+}
+
+impl Files {
+    /// The token ids under `field` of one of the files.
+    fn ids(&self, map: Option<&Map<String, Value>>, field: &str, file: &str) -> Result<Vec<u32>> {
+        let Some(value) = map.and_then(|map| map.get(field)) else { return Ok(Vec::new()) };
+        json::token_ids(value).map_err(|found| {
+            let found = brief(&found.to_string());
+            Error::invalid_model(format!("{field} is {found}, neither a token id nor a list of token ids"))
+                .file(self.folder.join(file))
+                .field(field)
+        })
     }
 }
 

@@ -10,7 +10,6 @@ mod bytes;
 pub mod chat;
 mod check;
 mod decode;
-mod eos;
 mod folder;
 pub mod gguf;
 mod guard;

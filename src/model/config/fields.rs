@@ -150,7 +150,7 @@ impl<'a> Fields<'a> {
     /// A count or size.
     pub fn size(&self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        match whole(value).and_then(|number| usize::try_from(number).ok()) {
+        match json::whole(value).and_then(|number| usize::try_from(number).ok()) {
             Some(size) => Ok(Some(size)),
             None => Err(self.wrong(name, value, "a whole number of at least 0")),
         }
@@ -160,18 +160,10 @@ impl<'a> Fields<'a> {
         self.size(name)?.ok_or_else(|| self.invalid(name, "is missing"))
     }
 
-    /// One token id or a list of them.
+    /// One token id or a list of them, as [`json::token_ids`] reads it.
     pub fn token_ids(&self, name: &str) -> Result<Vec<u32>> {
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
-        let id = |value: &Value| {
-            whole(value)
-                .and_then(|number| u32::try_from(number).ok())
-                .ok_or_else(|| self.wrong(name, value, "a token id or a list of token ids"))
-        };
-        match value {
-            Value::Array(list) => list.iter().map(id).collect(),
-            one => Ok(vec![id(one)?]),
-        }
+        json::token_ids(value).map_err(|found| self.wrong(name, found, "a token id or a list of token ids"))
     }
 }
 
@@ -185,13 +177,4 @@ pub(super) fn brief(value: &Value) -> String {
             if text.len() > 60 { "a long text".to_owned() } else { text }
         }
     }
-}
-
-/// A whole number, whether it is written as `8` or as `8.0`.
-pub(super) fn whole(value: &Value) -> Option<u64> {
-    value.as_u64().or_else(|| {
-        // Beyond 2^53 a fraction cannot tell neighbours apart.
-        let number = value.as_f64().filter(|number| number.fract() == 0.0)?;
-        (0.0..=9_007_199_254_740_992.0).contains(&number).then_some(number as u64)
-    })
 }

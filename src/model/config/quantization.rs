@@ -5,9 +5,9 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::fields::{Fields, whole};
-use crate::base::Result;
+use super::fields::Fields;
 use crate::base::quote::quote;
+use crate::base::{Result, json};
 use crate::model::weights::text_model_name;
 
 /// Parameters of MLX's affine quantisation: an element is `scale * q + bias`, where scale and
@@ -173,7 +173,7 @@ enum Parameters {
 fn parameters(section: &Fields<'_>) -> Result<Parameters> {
     let number = |name: &str, default: u32| match section.get(name) {
         None => Ok(default),
-        Some(value) => whole(value)
+        Some(value) => json::whole(value)
             .and_then(|number| u32::try_from(number).ok())
             .ok_or_else(|| section.invalid(name, "must be a whole number")),
     };

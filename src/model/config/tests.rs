@@ -346,13 +346,23 @@ fn b54_b55_end_ids_of_all_files_are_joined() {
     assert_eq!(eos().unwrap(), [2, 5, 7]);
     write("config.json", base());
     assert_eq!(eos().unwrap(), [0u32; 0]);
-    for bad in [json!(-1), json!([1, "2"]), json!(5_000_000_000u64), json!([[1]])] {
+    // No id, whichever way a file says it; and a fraction that is none.
+    write("generation_config.json", json!({"eos_token_id": -1}));
+    assert_eq!(eos().unwrap(), [0u32; 0]);
+    write("generation_config.json", json!({"eos_token_id": [-1, 6.0]}));
+    assert_eq!(eos().unwrap(), [6]);
+    for bad in [json!(2.5), json!([1, "2"]), json!(5_000_000_000u64), json!([[1]])] {
         write("generation_config.json", json!({"eos_token_id": bad}));
         let error = eos().unwrap_err();
         assert_eq!(error.code(), Code::InvalidModel);
         assert_eq!(error.detail().field.as_deref(), Some("eos_token_id"));
         assert!(error.detail().file.as_ref().unwrap().ends_with("generation_config.json"));
     }
+    // Ends that cannot be read would be missed by nobody until an answer does not end.
+    std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [1, 6]"#).unwrap();
+    let error = eos().unwrap_err();
+    assert_eq!(error.code(), Code::InvalidModel);
+    assert!(error.detail().file.as_ref().unwrap().ends_with("generation_config.json"));
 }
 
 #[test]

@@ -3,10 +3,10 @@
  *
  * Made from the library's sources by `cargo xtask header`: do not edit. The rules that hold for
  * every function (threads, ownership, errors, handles, options, callbacks, fork, versions) are in
- * CONVENTIONS.md. In short: outputs come last; on failure pointer outputs are NULL and others are
- * untouched; `out_error` may be NULL, else it receives an error object with each status except
- * MLXGEN_OK, MLXGEN_DONE and MLXGEN_TIMEOUT; (NULL, 0) is the empty text; handles are numbers, so
- * that a wrong or released one gives MLXGEN_INVALID_ARGUMENT.
+ * CONVENTIONS.md, which is installed in share/doc/mlxgen. In short: outputs come last; on failure
+ * pointer outputs are NULL and others are untouched; `out_error` may be NULL, else it receives an
+ * error object with each status except MLXGEN_OK, MLXGEN_DONE and MLXGEN_TIMEOUT; (NULL, 0) is the
+ * empty text; handles are numbers, so that a wrong or released one gives MLXGEN_INVALID_ARGUMENT.
  *
  * Besides the codes that its comment lists, every function that returns mlxgen_status can give
  * MLXGEN_WRONG_STATE (called inside a callback, in a child made by fork, or while the process
@@ -682,7 +682,8 @@ typedef struct {
      */
     uint32_t layers;
     /**
-     * 1 if mlxgen_cache_truncate can cut every layer now, else 0.
+     * 1 if mlxgen_cache_truncate can cut the latest token from every layer now, else 0. See "trimmable" of
+     * mlxgen_cache_info for how many more.
      */
     int32_t trimmable;
 } mlxgen_cache_description;
@@ -1099,16 +1100,24 @@ const char *mlxgen_version_string(void);
 mlxgen_status mlxgen_build_info(mlxgen_buffer **out_json, mlxgen_error **out_error);
 
 /**
- * Tells whether the library has a feature: 1 or 0. Names: "mlx", "fake" (a back end for tests
- * without numerics), "safetensors", "gguf", "chat_template", "metal", "fast_kernels". A name that
- * this version does not know gives 0.
+ * Tells whether this build of the library has a feature: 1 or 0. The names:
+ * "mlx": models are computed by MLX;
+ * "fake": a back end without numerics, for tests, is built in. Without "mlx" it is what serves;
+ * "safetensors", "gguf": such weight files can be loaded;
+ * "chat_template": mlxgen_chat_render renders the templates of models;
+ * "metal": MLX computes on Apple's GPU where the machine has one that it can use, which "backend" of
+ * mlxgen_build_info tells;
+ * "fast_kernels": with MLXGEN_NUMERICS_FAST, the compute type float32 and the CPU, the library's own
+ * kernels compute. On Linux they do on every processor, elsewhere on none.
+ * A name that this version does not know gives 0.
  *
  * Threads: any thread; also in callbacks.
  * Ownership: the `size` bytes at `name` are read during the call.
  * Codes: none.
  * Since: 0.1.
  */
-int32_t mlxgen_has_feature(const char *name, size_t size);
+int32_t mlxgen_has_feature(const char *name,
+                           size_t size);
 
 /**
  * Gives the name of a status, such as "MLXGEN_OK"; "MLXGEN_UNKNOWN" for a number that this version
@@ -1191,8 +1200,15 @@ const char *mlxgen_error_message(const mlxgen_error *error, size_t *out_size);
 /**
  * Gives where the fault lies, as a JSON object with those of the keys "file", "tensor", "field"
  * and "position" that are known. "field" is the name of a parameter, of a struct's member or of a
- * configuration key: with INVALID_ARGUMENT always one of the first two. "position" is a byte
- * offset in the file, text or struct, or an index in the array.
+ * configuration key: with INVALID_ARGUMENT always one of the first two. "position" counts from 0:
+ * with "file": bytes of the file; if "field" is a list in it (such as "tokenizer.ggml.tokens"), its
+ * elements;
+ * with INVALID_ARGUMENT: bytes of a text (not UTF-8, a NUL in a path, not JSON) or of a struct
+ * (newer than the library); elements of an array or of a JSON list; for "tokens" and "embeddings"
+ * of a prompt of parts, the tokens of the whole prompt;
+ * with an option of mlxgen_cache_options (such as "kv_config"), and with "layer" of WRONG_STATE:
+ * layers, as mlxgen_cache_info lists them;
+ * with CONTEXT_FULL it is the number of tokens that there is room for.
  *
  * Threads: any thread.
  * Ownership: the text is borrowed until you release `error`; for a handle that is not alive it is
@@ -1777,9 +1793,18 @@ mlxgen_status mlxgen_cache_truncate(mlxgen_cache *cache,
 mlxgen_status mlxgen_cache_fork(mlxgen_cache *cache, mlxgen_cache **out, mlxgen_error **out_error);
 
 /**
- * Tells what a cache set holds, and if wanted each layer's part as JSON: an array of objects with
- * "signature" (the kind of storage, such as "kv:plain"), "offset" (tokens), "bytes" and
- * "trimmable" (true or false). While a stream holds the set, this is the state last committed.
+ * Tells what a cache set holds, and if wanted each layer's part as JSON: an array of objects, one
+ * for each layer that keeps something, in their order, with
+ * "signature": the kind of storage, such as "kv:plain";
+ * "offset": the tokens that the layer has read;
+ * "bytes": what it occupies;
+ * "shared_bytes": how many of these forks of the set hold too;
+ * "trimmable": true if its latest token can be forgotten now. So can then all the others, but not
+ * in a layer that keeps a window and has given up tokens: there the 64 that were read last can go
+ * under MLXGEN_NUMERICS_FAST on Linux, and none elsewhere. mlxgen_cache_truncate cuts all or none;
+ * "minimum_reusable_offset": the shortest prefix, in tokens, for which what the layer keeps is good;
+ * above 0 where older tokens were reduced in precision after the fact (kv_start).
+ * While a stream holds the set, this is the state last committed.
  *
  * Threads: any thread.
  * Ownership: `out` is yours; set its `struct_size` before the call. `out_layers_json` receives a

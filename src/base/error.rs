@@ -87,7 +87,7 @@ pub struct Detail {
     /// A configuration key, option or argument; with INVALID_ARGUMENT what the boundary calls so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// A byte offset in `file`, or an index in the array argument `field`.
+    /// A byte in `file` or in a text, an element of the list `field`, or a layer: CONVENTIONS.md has the table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
 }

@@ -60,6 +60,8 @@ mod tests {
             vec![(3, AffineGroups { bits: 8, group: 32 }), (0, AffineGroups { bits: 4, group: 64 })];
         assert_eq!(parse_kv_config(text).unwrap(), AffineLayers::Table(expected));
         assert_eq!(parse_kv_config("[]").unwrap(), AffineLayers::Table(vec![]));
+        let refused = parse_kv_config(r#"[{"layer_idx": 3, "bits": 5}]"#).unwrap_err();
+        assert_eq!(refused.detail().position, Some(3), "the layer");
         let deep = "[".repeat(100_000);
         for text in [
             "",

@@ -3,6 +3,8 @@
 use std::ffi::c_char;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::buffer::{self, mlxgen_buffer};
 use super::cancel::{self, mlxgen_cancel};
 use super::error::mlxgen_error;
@@ -12,6 +14,7 @@ use super::model::{ModelObject, mlxgen_model};
 use super::options::{self, choice, flag, versioned};
 use super::prompt::{check_prompt_size, mlxgen_prompt_part, read_prompt};
 use super::status::mlxgen_status;
+use crate::base::info::LayerCacheInfo;
 use crate::base::kv_config::{check_kv_config_size, parse_kv_config};
 use crate::base::options::{
     AffineGroups, AffineLayers, AffineOptions, CacheOptions, KvType, PageOptions, TurboQuantOptions,
@@ -124,7 +127,8 @@ pub struct mlxgen_cache_description {
     pub bytes: u64,
     /// Layers that keep something.
     pub layers: u32,
-    /// 1 if mlxgen_cache_truncate can cut every layer now, else 0.
+    /// 1 if mlxgen_cache_truncate can cut the latest token from every layer now, else 0. See "trimmable" of
+    /// mlxgen_cache_info for how many more.
     pub trimmable: i32,
 }
 
@@ -445,9 +449,18 @@ pub unsafe extern "C" fn mlxgen_cache_fork(
     }
 }
 
-/// Tells what a cache set holds, and if wanted each layer's part as JSON: an array of objects with
-/// "signature" (the kind of storage, such as "kv:plain"), "offset" (tokens), "bytes" and
-/// "trimmable" (true or false). While a stream holds the set, this is the state last committed.
+/// Tells what a cache set holds, and if wanted each layer's part as JSON: an array of objects, one
+/// for each layer that keeps something, in their order, with
+/// "signature": the kind of storage, such as "kv:plain";
+/// "offset": the tokens that the layer has read;
+/// "bytes": what it occupies;
+/// "shared_bytes": how many of these forks of the set hold too;
+/// "trimmable": true if its latest token can be forgotten now. So can then all the others, but not
+/// in a layer that keeps a window and has given up tokens: there the 64 that were read last can go
+/// under MLXGEN_NUMERICS_FAST on Linux, and none elsewhere. mlxgen_cache_truncate cuts all or none;
+/// "minimum_reusable_offset": the shortest prefix, in tokens, for which what the layer keeps is good;
+/// above 0 where older tokens were reduced in precision after the fact (kv_start).
+/// While a stream holds the set, this is the state last committed.
 ///
 /// Threads: any thread.
 /// Ownership: `out` is yours; set its `struct_size` before the call. `out_layers_json` receives a
@@ -467,17 +480,7 @@ pub unsafe extern "C" fn mlxgen_cache_info(
             call.struct_size(out)?;
             let info = get(cache)?.info()?;
             if !out_layers_json.is_null() {
-                let layers = info.layers.iter().map(|layer| {
-                    serde_json::json!({
-                        "signature": layer.signature,
-                        "offset": layer.offset,
-                        "bytes": layer.bytes,
-                        "shared_bytes": layer.shared_bytes,
-                        "minimum_reusable_offset": layer.minimum_reusable_offset,
-                        "trimmable": layer.trimmable,
-                    })
-                });
-                let layers = serde_json::Value::Array(layers.collect());
+                let layers = Value::Array(info.layers.iter().map(layer_json).collect());
                 call.write(out_layers_json, buffer::text(layers.to_string())?);
             }
             let description = mlxgen_cache_description {
@@ -492,6 +495,18 @@ pub unsafe extern "C" fn mlxgen_cache_info(
             Ok(Code::Ok)
         })
     }
+}
+
+fn layer_json(layer: &LayerCacheInfo) -> Value {
+    let LayerCacheInfo { signature, offset, bytes, shared_bytes, minimum_reusable_offset, trimmable } = layer;
+    serde_json::json!({
+        "signature": signature,
+        "offset": offset,
+        "bytes": bytes,
+        "shared_bytes": shared_bytes,
+        "minimum_reusable_offset": minimum_reusable_offset,
+        "trimmable": trimmable,
+    })
 }
 
 /// Adds a reference to a cache set.
@@ -515,4 +530,22 @@ pub unsafe extern "C" fn mlxgen_cache_retain(cache: *mut mlxgen_cache) -> *mut m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlxgen_cache_release(cache: *mut mlxgen_cache) {
     guard::plain((), || handle::release::<CacheSet>(cache));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_a_layer_is_documented() {
+        let header = include_str!("../../include/mlxgen.h");
+        let comment = header.split("mlxgen_status mlxgen_cache_info(").next().unwrap();
+        let comment = &comment[comment.rfind("/**").unwrap()..];
+        let layer = layer_json(&LayerCacheInfo::default());
+        let keys: Vec<&String> = layer.as_object().unwrap().keys().collect();
+        assert!(keys.len() > 5);
+        for key in keys {
+            assert!(comment.contains(&format!("\"{key}\":")), "{key}");
+        }
+    }
 }

@@ -84,8 +84,15 @@ pub unsafe extern "C" fn mlxgen_error_message(
 
 /// Gives where the fault lies, as a JSON object with those of the keys "file", "tensor", "field"
 /// and "position" that are known. "field" is the name of a parameter, of a struct's member or of a
-/// configuration key: with INVALID_ARGUMENT always one of the first two. "position" is a byte
-/// offset in the file, text or struct, or an index in the array.
+/// configuration key: with INVALID_ARGUMENT always one of the first two. "position" counts from 0:
+/// with "file": bytes of the file; if "field" is a list in it (such as "tokenizer.ggml.tokens"), its
+/// elements;
+/// with INVALID_ARGUMENT: bytes of a text (not UTF-8, a NUL in a path, not JSON) or of a struct
+/// (newer than the library); elements of an array or of a JSON list; for "tokens" and "embeddings"
+/// of a prompt of parts, the tokens of the whole prompt;
+/// with an option of mlxgen_cache_options (such as "kv_config"), and with "layer" of WRONG_STATE:
+/// layers, as mlxgen_cache_info lists them;
+/// with CONTEXT_FULL it is the number of tokens that there is room for.
 ///
 /// Threads: any thread.
 /// Ownership: the text is borrowed until you release `error`; for a handle that is not alive it is

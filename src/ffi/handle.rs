@@ -19,9 +19,18 @@ const CHUNKS: usize = (1 << SLOT_BITS) / CHUNK_SLOTS;
 /// A slot whose generation has got there is not used again.
 pub(super) const LAST_GENERATION: u64 = (1 << GENERATION_BITS) - 1;
 
-/// Object types by tag. An address in user space has tag 0.
-const KINDS: [&str; 9] =
-    ["no object", "error", "buffer", "cancel", "engine", "tokenizer", "model", "cache", "stream"];
+/// Object types by tag, with their articles. An address in user space has tag 0.
+const KINDS: [&str; 9] = [
+    "no object",
+    "an error",
+    "a buffer",
+    "a cancel",
+    "an engine",
+    "a tokenizer",
+    "a model",
+    "a cache",
+    "a stream",
+];
 
 static LIVE: AtomicU64 = AtomicU64::new(0);
 
@@ -163,14 +172,14 @@ pub(super) fn get<T: Object>(handle: *const T::Handle, field: &str) -> Result<Ar
     if let Some(object) = find(handle) {
         return Ok(object);
     }
-    let wanted = KINDS.get(T::TAG).unwrap_or(&"object");
+    let wanted = KINDS.get(T::TAG).unwrap_or(&"an object");
     let (tag, ..) = decode(handle);
     let fault = match KINDS.get(tag) {
-        _ if handle.is_null() => format!("{field} is NULL instead of a {wanted} handle"),
+        _ if handle.is_null() => format!("{field} is NULL instead of {wanted} handle"),
         Some(found) if tag != 0 && tag != T::TAG => {
-            format!("{field} is a {found} handle instead of a {wanted} handle")
+            format!("{field} is {found} handle instead of {wanted} handle")
         }
-        Some(_) if tag == T::TAG => format!("{field} is a {wanted} handle that was released"),
+        Some(_) if tag == T::TAG => format!("{field} is {wanted} handle that was released"),
         _ => format!("{field} is not a handle of this library"),
     };
     Err(Error::invalid_argument(fault).field(field))
@@ -263,8 +272,15 @@ mod tests {
             Err(error) => error.message().to_owned(),
         };
         assert!(message(first).contains("was released"));
-        assert!(message(std::ptr::null_mut()).contains("is NULL"));
-        assert!(message(encode(6, generation, slot)).contains("is a model handle instead"));
+        assert_eq!(message(std::ptr::null_mut()), "thing is NULL instead of a stream handle");
+        assert_eq!(
+            message(encode(6, generation, slot)),
+            "thing is a model handle instead of a stream handle"
+        );
+        for (tag, kind) in KINDS.iter().enumerate().skip(1) {
+            let vowel = kind.split(' ').nth(1).unwrap().starts_with(['a', 'e', 'i', 'o', 'u']);
+            assert_eq!(kind.starts_with("an "), vowel, "{tag}: {kind}");
+        }
         assert!(message(encode(15, generation, slot)).contains("not a handle"));
         assert!(message(std::ptr::dangling_mut()).contains("not a handle"));
         assert!(message(encode(8, generation, slot + CHUNK_SLOTS as u32)).contains("was released"));

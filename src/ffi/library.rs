@@ -46,7 +46,7 @@ const FEATURES: [(&str, bool); 7] = [
     ("gguf", cfg!(feature = "mlx")),
     ("chat_template", true),
     ("metal", cfg!(all(feature = "mlx", target_os = "macos"))),
-    ("fast_kernels", false),
+    ("fast_kernels", cfg!(cpu_kernels)),
 ];
 
 /// Gives the ABI of the library in use; compare it with MLXGEN_ABI_VERSION.
@@ -104,9 +104,16 @@ pub unsafe extern "C" fn mlxgen_build_info(
     }
 }
 
-/// Tells whether the library has a feature: 1 or 0. Names: "mlx", "fake" (a back end for tests
-/// without numerics), "safetensors", "gguf", "chat_template", "metal", "fast_kernels". A name that
-/// this version does not know gives 0.
+/// Tells whether this build of the library has a feature: 1 or 0. The names:
+/// "mlx": models are computed by MLX;
+/// "fake": a back end without numerics, for tests, is built in. Without "mlx" it is what serves;
+/// "safetensors", "gguf": such weight files can be loaded;
+/// "chat_template": mlxgen_chat_render renders the templates of models;
+/// "metal": MLX computes on Apple's GPU where the machine has one that it can use, which "backend" of
+/// mlxgen_build_info tells;
+/// "fast_kernels": with MLXGEN_NUMERICS_FAST, the compute type float32 and the CPU, the library's own
+/// kernels compute. On Linux they do on every processor, elsewhere on none.
+/// A name that this version does not know gives 0.
 ///
 /// Threads: any thread; also in callbacks.
 /// Ownership: the `size` bytes at `name` are read during the call.
@@ -238,6 +245,28 @@ mod tests {
     fn the_version_macros_are_the_crates_version() {
         let version = format!("{MLXGEN_VERSION_MAJOR}.{MLXGEN_VERSION_MINOR}.{MLXGEN_VERSION_PATCH}");
         assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    }
+
+    fn has(name: &str) -> bool {
+        // SAFETY: the text is readable.
+        unsafe { mlxgen_has_feature(name.as_ptr().cast(), name.len()) == 1 }
+    }
+
+    #[test]
+    fn features_are_documented_and_true() {
+        let header = include_str!("../../include/mlxgen.h");
+        let comment = header.split("int32_t mlxgen_has_feature").next().unwrap();
+        let comment = &comment[comment.rfind("/**").unwrap()..];
+        for (name, _) in FEATURES {
+            assert!(comment.contains(&format!("\"{name}\"")), "{name}");
+        }
+        assert_eq!(comment.matches("\":").count() + comment.matches("\",").count(), FEATURES.len());
+        assert_eq!(has("mlx"), cfg!(feature = "mlx"));
+        #[cfg(feature = "mlx")]
+        assert_eq!(has("fast_kernels"), crate::mlx::has_cpu_kernels());
+        #[cfg(not(feature = "mlx"))]
+        assert!(!has("fast_kernels"));
+        assert_eq!(has("fast_kernels"), cfg!(all(feature = "mlx", target_os = "linux")));
     }
 
     #[test]

@@ -56,7 +56,8 @@ static void foreign(void)
     for (size_t index = 0; index < COUNT(all); index++) {
         void *handle = all[index].handle;
         char said[64];
-        snprintf(said, sizeof said, " is a %s handle", all[index].kind);
+        const char *article = strchr("aeiou", all[index].kind[0]) != NULL ? "an" : "a";
+        snprintf(said, sizeof said, " is %s %s handle", article, all[index].kind);
         mlxgen_memory_info memory = {.struct_size = sizeof memory};
         size_t count = 0;
         if (handle != engine) {

@@ -11,6 +11,7 @@ static void versions(void)
     CHECK(mlxgen_has_feature(TEXT("fake")) == 1);
     CHECK(mlxgen_has_feature(TEXT("chat_template")) == 1);
     CHECK(mlxgen_has_feature(TEXT("fake ")) == 0);
+    CHECK(mlxgen_has_feature(TEXT("fast_kernels")) == 0 && mlxgen_has_feature(TEXT("gguf")) == 0);
     CHECK(mlxgen_has_feature(NULL, 0) == 0);
     CHECK(mlxgen_has_feature(NULL, 5) == 0);
     CHECK(mlxgen_has_feature(TEXT("\xff")) == 0);

@@ -182,6 +182,9 @@ int main(int argc, char **argv)
     leave_all();
     check_begin(argc, argv);
     CHECK(mlxgen_has_feature(TEXT("mlx")) == 1);
+#ifdef __linux__
+    CHECK(mlxgen_has_feature(TEXT("fast_kernels")) == 1 && mlxgen_has_feature(TEXT("metal")) == 0);
+#endif
     small_memory();
     check_no_handles();
 

@@ -1,17 +1,20 @@
-//! The licences of what ships with the library: its own, those of the libraries beside it, and the list of the
-//! crates inside it.
+//! The documents that ship with the library: the rules of its interface, its licences, those of the libraries beside
+//! it, and the list of the crates inside it.
 
 use crate::product::Variant;
 use crate::{process, test::cargo};
 use anyhow::{Context, Result};
 use std::{collections::BTreeSet, fs, path::Path};
 
+/// Those of the repository: the licences, and what the header refers to.
+const OWN: [&str; 3] = ["LICENSE-MIT", "LICENSE-APACHE", "CONVENTIONS.md"];
+
 /// Fills `share/doc/mlxgen` of the laid-out folder.
 pub fn write(root: &Path, variant: Variant, folder: &Path) -> Result<()> {
     let documents = folder.join("share/doc/mlxgen");
     fs::create_dir_all(&documents)?;
-    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
-        copy(&root.join(licence), &documents.join(licence))?;
+    for document in OWN {
+        copy(&root.join(document), &documents.join(document))?;
     }
     fs::write(documents.join("RUST-CRATES.txt"), crates(root, variant)?)?;
     #[cfg(target_os = "linux")]
@@ -72,6 +75,18 @@ fn list(tree: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn documents_that_the_header_refers_to_ship_with_it() {
+        let header = include_str!("../../include/mlxgen.h");
+        let named: BTreeSet<&str> = header
+            .split(|c: char| !c.is_ascii_alphanumeric() && !"._-/".contains(c))
+            .map(|word| word.trim_end_matches('.'))
+            .filter(|word| word.ends_with(".md"))
+            .collect();
+        assert!(named.contains("CONVENTIONS.md"));
+        assert!(named.iter().all(|name| OWN.contains(name)), "{named:?}");
+    }
 
     #[test]
     fn each_crate_is_listed_once_and_ours_is_not() {

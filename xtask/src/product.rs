@@ -5,7 +5,7 @@
 //! target/dist/lib/libmlxgen.so -> libmlxgen.so.1, and the private libraries beside it
 //! target/dist/lib/pkgconfig/mlxgen.pc
 //! target/dist/lib/cmake/mlxgen/mlxgen-config.cmake
-//! target/dist/share/doc/mlxgen: the licences
+//! target/dist/share/doc/mlxgen: CONVENTIONS.md and the licences
 //! ```
 
 use crate::{native, notices, process};

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs::OpenOptions;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use mlxgen::base::event::{EndReason, Event};
 use mlxgen::base::options::{CacheOptions, EngineOptions, GenerateOptions, ModelOptions, Numerics};
@@ -24,16 +24,22 @@ fn endless(tokens: u64) -> GenerateOptions {
 }
 
 fn load_on(engine: &Engine, files: &TinyLlama) -> Model {
-    Model::load(engine, files.path(), &ModelOptions::default(), None, &mut |_| {}).unwrap()
+    load_with(engine, files, &ModelOptions::default())
+}
+
+fn load_with(engine: &Engine, files: &TinyLlama, options: &ModelOptions) -> Model {
+    Model::load(engine, files.path(), options, None, &mut |_| {}).unwrap()
 }
 
 fn small() -> Model {
     load_on(&engine(), &TinyLlama::new(SMALL))
 }
 
-/// Forwards of a chunk take long enough to be met by something.
+/// Forwards of a chunk take long enough to be met by something. Short chunks, because without optimisation one of 512
+/// tokens takes seconds, and many of them where several programs share the cores.
 fn slow() -> Model {
-    load_on(&engine(), &TinyLlama::new(Shape { hidden: 128, layers: 4, ..SMALL }))
+    let options = ModelOptions { prefill_chunk: 128, ..ModelOptions::default() };
+    load_with(&engine(), &TinyLlama::new(Shape { hidden: 128, layers: 4, ..SMALL }), &options)
 }
 
 #[test]
@@ -81,11 +87,11 @@ fn b142_threads_get_what_they_would_get_alone() {
 #[test]
 fn b144_a_cancelled_prefill_goes_on_exactly() {
     let model = slow();
-    let prompt = ids(1200, 1);
+    let prompt = ids(400, 1);
     let expected = generate(&model, None, &prompt, &endless(10)).tokens;
     for round in 0..16 {
         let cancel = CancelToken::try_new().unwrap();
-        let options = GenerateOptions { cancel: Some(cancel.clone()), ..endless(10) };
+        let options = GenerateOptions { cancel: Some(cancel.clone()), ..endless(5000) };
         let cache = CacheSet::new(&model, &CacheOptions::default()).unwrap();
         let stream = Stream::open(&model, Some(&cache), &prompt, &options).unwrap();
         thread::sleep(Duration::from_millis(round * 5));
@@ -94,7 +100,8 @@ fn b144_a_cancelled_prefill_goes_on_exactly() {
         stream.close().unwrap();
         assert_eq!(said.reason(), EndReason::Cancelled);
         let kept = cache.tokens().unwrap();
-        assert_eq!(kept, prompt[..kept.len()]);
+        let read = kept.len().min(prompt.len());
+        assert_eq!(kept[..read], prompt[..read]);
         if round % 8 == 7 {
             assert_eq!(generate(&model, Some(&cache), &prompt, &endless(10)).tokens, expected);
         }
@@ -104,10 +111,13 @@ fn b144_a_cancelled_prefill_goes_on_exactly() {
 #[test]
 fn suspended_streams_go_on_exactly() {
     let model = slow();
-    let expected = generate(&model, None, &ids(600, 2), &endless(60)).tokens;
+    let prompt = ids(200, 2);
+    let start = Instant::now();
+    let expected = generate(&model, None, &prompt, &endless(40)).tokens;
+    let whole = start.elapsed();
     for round in 0..5 {
-        let stream = Stream::open(&model, None, &ids(600, 2), &endless(60)).unwrap();
-        thread::sleep(Duration::from_millis(round * 40));
+        let stream = Stream::open(&model, None, &prompt, &endless(40)).unwrap();
+        thread::sleep(whole * round / 6);
         model.engine().suspend(LONG).unwrap();
         model.engine().resume().unwrap();
         assert_eq!(drain(&stream).tokens, expected);
@@ -269,6 +279,11 @@ fn a_limit_on_the_address_space_refuses_what_does_not_fit() {
     assert_eq!(generate(&model, None, &ids(10, 0), &endless(5)).tokens.len(), 5);
 }
 
+/// The time, as two processes have it in common.
+fn since_the_epoch() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap()
+}
+
 /// A prefill and a decode in progress, then `end`.
 fn amid_work(end: impl FnOnce(&Stream)) {
     let model = slow();
@@ -285,12 +300,20 @@ fn amid_work(end: impl FnOnce(&Stream)) {
 fn an_exit_during_generations_ends_in_time() {
     const NAME: &str = "an_exit_during_generations_ends_in_time";
     if child::role().is_some() {
-        amid_work(|_| std::process::exit(7));
+        amid_work(|_| {
+            println!("\nexits at {}", since_the_epoch().as_millis());
+            std::process::exit(7)
+        });
     }
     for _ in 0..10 {
-        let start = Instant::now();
-        child::expect(NAME, "child", &[], 7);
-        assert!(start.elapsed() < Duration::from_secs(10));
+        let output = child::run(NAME, "child", &[]);
+        let end = since_the_epoch();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(7), "{text}");
+        let begin = text.lines().find_map(|line| line.strip_prefix("exits at ")).unwrap().parse().unwrap();
+        // Work in progress has two seconds; the rest is for a machine that has other things to do.
+        let took = end.saturating_sub(Duration::from_millis(begin));
+        assert!(took < Duration::from_secs(10), "{took:?}");
     }
 }
 

@@ -26,7 +26,7 @@ OUTCOMES = Outcomes()
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     if call.when == "call" and (parameters := getattr(item, "callspec", None)):
-        OUTCOMES.add(item.path.name, parameters.params, call.excinfo is None)
+        OUTCOMES.add(item.path.name, item.originalname, parameters.params, call.excinfo is None)
 
 
 def pytest_sessionfinish() -> None:

@@ -1,7 +1,8 @@
 """`docs/models.md`: which families were compared, written by a run of the comparisons themselves.
 
-`MLXGEN_MODELS_TABLE=docs/models.md pytest parity/test_families.py parity/test_families_fast.py` writes it, if each
-comparison of a model passed; a model without all of them gets no row.
+`MLXGEN_MODELS_TABLE=docs/models.md pytest` with `parity/test_families.py`, `test_families_fast.py`,
+`test_family_schemes.py` and `test_family_schemes_fast.py` writes it. A model without all comparisons of the first two
+gets no row; its row names the schemes of caches of which all comparisons passed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,31 @@ from typing import Dict, List, Set
 
 from .families import CHUNKS, DTYPES, FAMILIES, LONG, PROMPT_SIZES, WINDOW
 
+#: The tests that compare a scheme of caches, `exact` and `fast`.
+SCHEMES: Dict[str, Set[str]] = {
+    "affine": {
+        "test_quantised_keys_and_values_equal_mlx_lm",
+        "test_scores_are_those_of_rounded_keys_and_values",
+        "test_nothing_depends_on_how_the_tokens_came",
+    },
+    "TurboQuant": {
+        "test_codes_are_those_of_rounded_keys_and_values",
+        "test_scores_are_those_of_rounded_keys_and_values",
+        "test_nothing_depends_on_how_the_tokens_came",
+    },
+    "window": {
+        "test_windows_equal_mlx_lm_and_pages_equal_plain",
+        "test_a_window_with_kept_tokens_is_that_of_exact",
+        "test_nothing_depends_on_how_the_tokens_came",
+    },
+    "pages": {
+        "test_windows_equal_mlx_lm_and_pages_equal_plain",
+        "test_pages_change_no_bit_of_streams_and_scores",
+        "test_nothing_depends_on_how_the_tokens_came",
+    },
+}
+SCHEME_TESTS: Set[str] = set().union(*SCHEMES.values())
+
 HEAD = f"""# Models
 
 Written by the comparisons in `tests/parity` (`make models-table`); do not edit.
@@ -17,10 +43,14 @@ Written by the comparisons in `tests/parity` (`make models-table`); do not edit.
 Each row is a tiny random model of a family, made by mlx-lm 0.32.2. *exact*: scores equal to mlx-lm's bit for bit for
 prompts of {", ".join(map(str, PROMPT_SIZES))} tokens, read in chunks of {" and ".join(map(str, CHUNKS))} (windows have
 {WINDOW} tokens), and {LONG} greedy tokens with at least 20 distinct ids. *fast*: float32 activations and kernels of our
-own, within 0.0001 of the greatest score, and the same bits however the prompt is cut.
+own, within 0.0001 of the greatest score, and the same bits however the prompt is cut. *caches*: the schemes that were
+compared under both (`tests/parity/test_family_schemes.py`, `test_family_schemes_fast.py`): `exact`, affine groups and
+windows bit for bit with mlx-lm or, where it refuses them, its parts, pages with the same scheme without them, TurboQuant
+codes by scores over keys and values that the reference rounds; `fast`, by such scores, and the same bits however the
+tokens came.
 
-| `model_type` | what is special | exact | fast |
-|---|---|---|---|
+| `model_type` | what is special | exact | fast | caches |
+|---|---|---|---|---|
 """
 
 FOOT = """
@@ -54,12 +84,13 @@ def special(name: str) -> str:
 
 
 def rows(passed: Dict[str, Set[str]]) -> List[str]:
-    """`passed`: by name of a model the types in which it is exact, and `fast`."""
+    """`passed`: by name of a model the types in which it is exact, `fast`, and tests of `SCHEMES`."""
     found = []
     for name, fields in FAMILIES.items():
         types = [dtype for dtype in DTYPES[name] if dtype in passed.get(name, set())]
         if types == DTYPES[name] and "fast" in passed[name]:
-            found.append(f"| `{fields['model_type']}` | {special(name)} | {', '.join(types)} | yes |")
+            schemes = ", ".join(scheme for scheme, tests in SCHEMES.items() if tests <= passed[name]) or "–"
+            found.append(f"| `{fields['model_type']}` | {special(name)} | {', '.join(types)} | yes | {schemes} |")
     return found
 
 
@@ -73,11 +104,13 @@ class Outcomes:
     def __init__(self) -> None:
         self._seen: Dict[str, Dict[str, bool]] = {}
 
-    def add(self, test: str, parameters: Dict[str, object], passed: bool) -> None:
+    def add(self, file: str, test: str, parameters: Dict[str, object], passed: bool) -> None:
         name = parameters.get("name")
         if name not in FAMILIES:
             return
-        what = {"test_families.py": str(parameters.get("dtype")), "test_families_fast.py": "fast"}.get(test)
+        what = {"test_families.py": str(parameters.get("dtype")), "test_families_fast.py": "fast"}.get(file)
+        if file in ("test_family_schemes.py", "test_family_schemes_fast.py") and test in SCHEME_TESTS:
+            what = test
         if what:
             before = self._seen.setdefault(str(name), {})
             before[what] = before.get(what, True) and passed

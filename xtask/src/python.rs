@@ -72,7 +72,12 @@ pub fn tests(root: &Path, suite: &str) -> Result<()> {
 /// Compares a tiny model of every family with the reference, and writes `docs/models.md` from what passed.
 pub fn models_table(root: &Path) -> Result<()> {
     let python = environment(root)?;
-    let comparisons = ["parity/test_families.py", "parity/test_families_fast.py"];
+    let comparisons = [
+        "parity/test_families.py",
+        "parity/test_families_fast.py",
+        "parity/test_family_schemes.py",
+        "parity/test_family_schemes_fast.py",
+    ];
     process::visible(
         Command::new(python)
             .args(["-m", "pytest"])

@@ -12,6 +12,7 @@ pub(crate) mod attention;
 pub(crate) mod bytes;
 mod cpu;
 mod exp;
+pub(crate) mod float;
 #[cfg(feature = "mlx")]
 pub(crate) mod kernel;
 #[cfg(feature = "mlx")]

@@ -4,7 +4,8 @@
 use crate::base::Result;
 use crate::mlx::Dtype;
 use crate::mlx::kernels::arena::Stored;
-use crate::mlx::kernels::linear::{Float, Layout};
+use crate::mlx::kernels::float::Float;
+use crate::mlx::kernels::linear::Layout;
 #[cfg(test)]
 use crate::mlx::{
     Array,

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::arrange::{Chunk, PIECE};
-use super::layout::{BLOCK, Float, Layout, WORDS};
+use super::layout::{BLOCK, Layout, WORDS};
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::sixteen::{LANES, Lanes, Task};
 
 /// How far ahead of the products the weights are asked for, in bytes.

@@ -5,7 +5,8 @@
 
 use super::arrange::{Chunk, PIECE};
 use super::few::{AHEAD, add_group};
-use super::layout::{BLOCK, Float, Layout, WORDS};
+use super::layout::{BLOCK, Layout, WORDS};
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::sixteen::{LANES, Lanes, Task};
 
 /// Inputs that are taken apart together: a piece. Numbers of 6 bits then fill whole words, others after two runs.

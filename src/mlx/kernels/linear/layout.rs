@@ -6,7 +6,7 @@
 //! lowest bits), so a vector of words holds the same inputs of neighbouring outputs. A block of a
 //! dense matrix has the 32 outputs' elements for each input in turn.
 
-use half::{bf16, f16};
+use crate::mlx::kernels::float::Float;
 
 /// Outputs in a block.
 pub const BLOCK: usize = 32;
@@ -14,34 +14,6 @@ pub const BLOCK: usize = 32;
 pub const WORDS: usize = BLOCK * 4;
 /// Inputs that a dense matrix's kernels take between two visits to the totals.
 const DENSE_STEP: usize = 64;
-
-/// A floating-point element of a weight file, little-endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Float {
-    F32,
-    F16,
-    Bf16,
-}
-
-impl Float {
-    /// Bytes of an element.
-    pub const fn size(self) -> usize {
-        match self {
-            Float::F32 => 4,
-            Float::F16 | Float::Bf16 => 2,
-        }
-    }
-
-    /// Element `index` of `bytes`.
-    fn read(self, bytes: &[u8], index: usize) -> f32 {
-        let bytes = &bytes[index * self.size()..][..self.size()];
-        match self {
-            Float::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-            Float::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-            Float::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-        }
-    }
-}
 
 /// The form of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

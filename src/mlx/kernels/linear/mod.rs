@@ -16,7 +16,7 @@ mod panel;
 mod product;
 mod unit;
 
-pub use layout::{BLOCK, Float, Format, Layout};
+pub use layout::{BLOCK, Format, Layout};
 pub use product::{Matrix, multiply, multiply_gated};
 #[cfg_attr(feature = "mlx", expect(unused_imports, reason = "for families with experts"))]
 pub use product::{multiply_chosen, multiply_gated_chosen};

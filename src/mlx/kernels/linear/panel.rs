@@ -1,7 +1,8 @@
 //! Weights of one step of a block as float32, `[inputs][32]`.
 
 use super::few::{load, number};
-use super::layout::{BLOCK, Float, WORDS};
+use super::layout::{BLOCK, WORDS};
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::sixteen::{LANES, Lanes};
 
 /// Writes the `inputs` numbers of each output of a group as floats. Those of 2, 4 and 8 bits are

@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::arrange::Arrangement;
-use super::layout::{Float, Format, Layout};
+use super::layout::{Format, Layout};
 use super::unit::{CHUNK, FEW, Output, Piece, Unit};
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::pool::{Panicked, Pool};
 use crate::mlx::kernels::routine::Beginning;
 

@@ -1,9 +1,10 @@
 //! Results against float64, and the forms at their edges.
 
 use super::super::product::multiply_on;
-use super::super::{Float, Format, Layout, Matrix};
+use super::super::{Format, Layout, Matrix};
 use super::{Numbers, Sample, formats, product, sample, some_inputs};
 use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::pool::Pool;
 
 #[test]

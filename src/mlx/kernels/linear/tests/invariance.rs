@@ -1,10 +1,11 @@
 //! A row's bits, whatever surrounds it and whatever computes it.
 
 use super::super::product::multiply_gated_on;
-use super::super::{Float, Format, Matrix, multiply_chosen, multiply_gated_chosen};
+use super::super::{Format, Matrix, multiply_chosen, multiply_gated_chosen};
 use super::{Numbers, Sample, assert_same_bits, formats, product, sample, some_inputs};
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::pool::Pool;
 use crate::mlx::kernels::simd_portable::Portable;
 use crate::mlx::kernels::sixteen::LANES;

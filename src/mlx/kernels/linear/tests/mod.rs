@@ -7,8 +7,9 @@ mod packing;
 use half::{bf16, f16};
 
 use super::product::multiply_on;
-use super::{Float, Format, Layout, Matrix};
+use super::{Format, Layout, Matrix};
 use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::pool::Pool;
 
 const FLOATS: [Float; 3] = [Float::F32, Float::F16, Float::Bf16];

@@ -18,6 +18,17 @@ pub struct LatentDims {
     pub index: Option<usize>,
 }
 
+impl LatentDims {
+    /// INTERNAL if the role and the index do not go together, or a size is 0.
+    pub(super) fn check(&self, role: LatentRole) -> Result<()> {
+        let parts = [Some(self.latent), Some(self.rope), self.index];
+        if self.index.is_some() != (role == LatentRole::TargetWithIndex) || parts.contains(&Some(0)) {
+            return Err(Error::internal(format!("there is no latent cache {role:?} with {self:?}")));
+        }
+        Ok(())
+    }
+}
+
 /// `kv:mla:<role>`: planes `[1, 1, capacity, size]` for each part.
 #[derive(Clone, Debug)]
 pub struct LatentCache {
@@ -37,10 +48,7 @@ pub struct LatentColumns {
 impl LatentCache {
     /// INTERNAL if the role and the index do not go together, or a size is 0.
     pub fn new(role: LatentRole, dims: LatentDims) -> Result<Self> {
-        let parts = [Some(dims.latent), Some(dims.rope), dims.index];
-        if dims.index.is_some() != (role == LatentRole::TargetWithIndex) || parts.contains(&Some(0)) {
-            return Err(Error::internal(format!("there is no latent cache {role:?} with {dims:?}")));
-        }
+        dims.check(role)?;
         Ok(LatentCache { role, dims, columns: Growing::default() })
     }
 

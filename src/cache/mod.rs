@@ -41,6 +41,9 @@ mod scheme;
 #[cfg(test)]
 mod scheme_tests;
 mod segmented;
+mod segmented_latent;
+#[cfg(all(test, target_os = "linux"))]
+mod segmented_latent_tests;
 #[cfg(all(test, target_os = "linux"))]
 mod segmented_saved_tests;
 #[cfg(all(test, target_os = "linux"))]
@@ -67,6 +70,7 @@ pub use reusable::reusable_from;
 pub use rotating::{RotatingAffineCache, RotatingCache};
 pub use scheme::{Backing, LayerNeeds, Scheme};
 pub use segmented::{KvSizes, SEGMENT, SegmentedCache};
+pub use segmented_latent::{IndexStep, LatentLayout, SegmentedLatentCache};
 pub use signature::{LatentRole, SegmentForm, Signature};
 pub use turboquant::{TurboQuantCache, TurboQuantCodes, TurboQuantForm};
 

@@ -27,6 +27,8 @@ pub enum Signature {
     Recurrent,
     /// `kv:mla:target`, `kv:mla:target:dsa` with the part that an indexer reads, `kv:mla:mtp`
     Latent(LatentRole),
+    /// The same and `:segments:<type>`, or `:pages:<tokens>:<type>`: in the order of the CPU's kernels
+    LatentSegments { role: LatentRole, page: Option<u32>, dtype: Dtype },
     /// `kv:segments:<form>`: in the order of the CPU's kernels
     Segments(SegmentForm),
     /// `kv:pages:<tokens>:<form>`: the same in pages of another size
@@ -41,6 +43,16 @@ pub enum LatentRole {
     Target,
     TargetWithIndex,
     Draft,
+}
+
+impl fmt::Display for LatentRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LatentRole::Target => "target",
+            LatentRole::TargetWithIndex => "target:dsa",
+            LatentRole::Draft => "mtp",
+        })
+    }
 }
 
 /// How numbers are stored in segments.
@@ -92,9 +104,13 @@ impl fmt::Display for Signature {
             Signature::Paged { quantised: None } => f.write_str("kv:paged"),
             Signature::Paged { quantised: Some((bits, group)) } => write!(f, "kv:paged:{bits}:{group}"),
             Signature::Recurrent => f.write_str("ssm"),
-            Signature::Latent(LatentRole::Target) => f.write_str("kv:mla:target"),
-            Signature::Latent(LatentRole::TargetWithIndex) => f.write_str("kv:mla:target:dsa"),
-            Signature::Latent(LatentRole::Draft) => f.write_str("kv:mla:mtp"),
+            Signature::Latent(role) => write!(f, "kv:mla:{role}"),
+            Signature::LatentSegments { role, page: None, dtype } => {
+                write!(f, "kv:mla:{role}:segments:{}", dtype.name())
+            }
+            Signature::LatentSegments { role, page: Some(page), dtype } => {
+                write!(f, "kv:mla:{role}:pages:{page}:{}", dtype.name())
+            }
             Signature::Segments(form) => write!(f, "kv:segments:{form}"),
             Signature::Pages { page, form } => write!(f, "kv:pages:{page}:{form}"),
             Signature::Composite(parts) => {
@@ -141,12 +157,27 @@ fn parse(text: &str) -> Option<Signature> {
         }
         ["kv", "paged"] => Signature::Paged { quantised: None },
         ["kv", "paged", bits, group] => Signature::Paged { quantised: Some((number(bits)?, number(group)?)) },
-        ["kv", "mla", "target"] => Signature::Latent(LatentRole::Target),
-        ["kv", "mla", "target", "dsa"] => Signature::Latent(LatentRole::TargetWithIndex),
-        ["kv", "mla", "mtp"] => Signature::Latent(LatentRole::Draft),
+        ["kv", "mla", "target", "dsa", ref rest @ ..] => parse_latent(LatentRole::TargetWithIndex, rest)?,
+        ["kv", "mla", "target", ref rest @ ..] => parse_latent(LatentRole::Target, rest)?,
+        ["kv", "mla", "mtp", ref rest @ ..] => parse_latent(LatentRole::Draft, rest)?,
         ["kv", "segments", ref form @ ..] => Signature::Segments(parse_form(form)?),
         ["kv", "pages", page, ref form @ ..] => {
             Signature::Pages { page: number(page)?, form: parse_form(form)? }
+        }
+        _ => return None,
+    })
+}
+
+fn parse_latent(role: LatentRole, words: &[&str]) -> Option<Signature> {
+    let float = |words: &[&str]| match parse_form(words)? {
+        SegmentForm::Float(dtype) => Some(dtype),
+        SegmentForm::Affine { .. } | SegmentForm::TurboQuant { .. } => None,
+    };
+    Some(match *words {
+        [] => Signature::Latent(role),
+        ["segments", ref form @ ..] => Signature::LatentSegments { role, page: None, dtype: float(form)? },
+        ["pages", page, ref form @ ..] => {
+            Signature::LatentSegments { role, page: Some(number(page)?), dtype: float(form)? }
         }
         _ => return None,
     })
@@ -214,6 +245,13 @@ mod tests {
             Signature::Latent(LatentRole::Target),
             Signature::Latent(LatentRole::TargetWithIndex),
             Signature::Latent(LatentRole::Draft),
+            Signature::LatentSegments { role: LatentRole::Target, page: None, dtype: Dtype::Float32 },
+            Signature::LatentSegments {
+                role: LatentRole::TargetWithIndex,
+                page: Some(16),
+                dtype: Dtype::Bfloat16,
+            },
+            Signature::LatentSegments { role: LatentRole::Draft, page: None, dtype: Dtype::Float16 },
             Signature::Segments(SegmentForm::Float(Dtype::Float32)),
             Signature::Segments(SegmentForm::Float(Dtype::Float16)),
             Signature::Segments(SegmentForm::Float(Dtype::Bfloat16)),
@@ -260,6 +298,11 @@ mod tests {
             "list(,)",
             "list()kv:plain()",
             "kv:mla",
+            "kv:mla:dsa",
+            "kv:mla:target:segments",
+            "kv:mla:target:segments:quant:4:64",
+            "kv:mla:target:pages:float16",
+            "kv:mla:mtp:dsa",
             &deep,
         ] {
             let error = text.parse::<Signature>().unwrap_err();

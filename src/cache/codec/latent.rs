@@ -8,9 +8,9 @@ use crate::cache::{LatentCache, LatentDims, LatentRole, LayerCache};
 
 pub struct LatentCodec(pub LatentRole);
 
-const LATENT: &str = "kvLoraRank";
-const ROPE: &str = "ropeHeadDim";
-const INDEX: &str = "dsaHeadDim";
+pub(super) const LATENT: &str = "kvLoraRank";
+pub(super) const ROPE: &str = "ropeHeadDim";
+pub(super) const INDEX: &str = "dsaHeadDim";
 
 impl Codec for LatentCodec {
     fn kind(&self) -> &'static str {

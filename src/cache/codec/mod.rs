@@ -11,6 +11,7 @@ mod latent;
 mod paged;
 mod recurrent;
 mod rotating;
+mod segmented_latent;
 mod segments;
 
 use std::marker::PhantomData;
@@ -103,6 +104,7 @@ impl Provider {
             Box::new(latent::LatentCodec(LatentRole::TargetWithIndex)),
             Box::new(latent::LatentCodec(LatentRole::Draft)),
             Box::new(paged::PagedCodec),
+            Box::new(segmented_latent::SegmentedLatentCodec { pools: Arc::clone(&pools) }),
             Box::new(segments::SegmentsCodec { pools }),
             Box::new(composite::CompositeCodec),
         ];

@@ -1,5 +1,6 @@
 //! `segments`: the tokens that are held, in an order that does not depend on the size of segments.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::mlx::Dtype;
 use crate::mlx::ops::{KvShape, Pools, SavedTokens, Visible};
 
 /// Sixteen positions of a head lie together.
-const SIXTEEN: usize = 16;
+pub(super) const SIXTEEN: usize = 16;
 
 /// Most tokens of a segment.
 const LARGEST: usize = 1 << 16;
@@ -50,12 +51,7 @@ impl Codec for SegmentsCodec {
             header.insert("absent".into(), vec![absent.start, absent.end].into());
         }
         let shapes = shapes(&shape(form, sizes)?, sixteens(cache.offset(), &absent));
-        let tensor = |shape: [usize; 3], bytes: Vec<u8>| Tensor::Bytes {
-            dtype: Dtype::Uint8,
-            shape: shape.map(|size| size as i32).to_vec(),
-            data: Arc::new(bytes),
-        };
-        Ok(vec![tensor(shapes[0], keys.into_owned()), tensor(shapes[1], values.into_owned())])
+        Ok(vec![slab(shapes[0], keys.into_owned()), slab(shapes[1], values.into_owned())])
     }
 
     fn load(
@@ -70,16 +66,8 @@ impl Codec for SegmentsCodec {
         }
         let layout = layout(fields)?;
         let absent = absent(fields, offset, &layout)?;
-        check_count(tensors, 2)?;
         let shapes = shapes(&shape(layout.form, layout.sizes)?, sixteens(offset, &absent));
-        let mut slabs = Vec::with_capacity(2);
-        for (index, (tensor, shape)) in tensors.iter().zip(shapes).enumerate() {
-            let found = tensor.shape().iter().map(|size| usize::try_from(*size).ok());
-            if !found.eq(shape.map(Some)) {
-                return Err(wrong_tensor(index, "shape", tensor));
-            }
-            slabs.push(tensor.bytes().map_err(|error| error.tensor(index.to_string()))?);
-        }
+        let slabs = slab_bytes(tensors, &shapes)?;
         let [keys, values] = slabs.try_into().map_err(|_| wrong("tensors", "there are no two tensors"))?;
         let saved = SavedTokens { absent, keys, values };
         let pools = Arc::clone(&self.pools);
@@ -91,6 +79,25 @@ impl Codec for SegmentsCodec {
         let absent = absent(fields, offset, &layout)?;
         Ok(layout.visible.window.is_none_or(|window| absent.end <= offset.saturating_sub(window)))
     }
+}
+
+/// A slab as it is stored.
+pub(super) fn slab(shape: [usize; 3], bytes: Vec<u8>) -> Tensor {
+    let shape = shape.map(|size| size as i32).to_vec();
+    Tensor::Bytes { dtype: Dtype::Uint8, shape, data: Arc::new(bytes) }
+}
+
+/// The bytes of slabs of such shapes.
+pub(super) fn slab_bytes<'a>(tensors: &'a [Tensor], shapes: &[[usize; 3]]) -> Result<Vec<Cow<'a, [u8]>>> {
+    check_count(tensors, shapes.len())?;
+    let slab = |(index, (tensor, shape)): (usize, (&'a Tensor, &[usize; 3]))| {
+        let found = tensor.shape().iter().map(|size| usize::try_from(*size).ok());
+        if !found.eq(shape.map(Some)) {
+            return Err(wrong_tensor(index, "shape", tensor));
+        }
+        tensor.bytes().map_err(|error| error.tensor(index.to_string()))
+    };
+    tensors.iter().zip(shapes).enumerate().map(slab).collect()
 }
 
 /// Sixteens that are held of `offset` tokens.
@@ -111,10 +118,7 @@ fn layout(fields: &mut Fields) -> Result<Layout> {
     let sizes =
         KvSizes { kv_heads, key_dims: fields.number("keyDims")?, value_dims: fields.number("valueDims")? };
     check_sizes(form, sizes)?;
-    let segment = fields.number("segmentTokens")?;
-    if segment == 0 || segment > LARGEST || !segment.is_multiple_of(SIXTEEN) {
-        return Err(wrong("segmentTokens", format!("segments of {segment} tokens")));
-    }
+    let segment = segment_tokens(fields)?;
     let window = fields.optional_number("window")?;
     let keep = fields.optional_number("keep")?;
     match window {
@@ -128,6 +132,14 @@ fn layout(fields: &mut Fields) -> Result<Layout> {
         _ => {}
     }
     Ok(Layout { form, sizes, segment, visible: Visible { window, keep: keep.unwrap_or(0) } })
+}
+
+pub(super) fn segment_tokens(fields: &mut Fields) -> Result<usize> {
+    let segment = fields.number("segmentTokens")?;
+    if segment == 0 || segment > LARGEST || !segment.is_multiple_of(SIXTEEN) {
+        return Err(wrong("segmentTokens", format!("segments of {segment} tokens")));
+    }
+    Ok(segment)
 }
 
 /// Refuses sizes that the form cannot take, and those that no memory has.

@@ -8,11 +8,11 @@ use super::*;
 use crate::base::Code;
 use crate::cache::test_support::{Look, affine, attended};
 use crate::cache::{
-    AffineCache, CompositeCache, KvSizes, LatentCache, LatentDims, PagedCache, PagedForm, PlainCache,
-    Precision, RecurrentCache, RotatingAffineCache, RotatingCache, SEGMENT, SegmentForm, SegmentedCache,
-    of_kind,
+    AffineCache, CompositeCache, IndexStep, KvSizes, LatentCache, LatentDims, LatentLayout, PagedCache,
+    PagedForm, PlainCache, Precision, RecurrentCache, RotatingAffineCache, RotatingCache, SEGMENT,
+    SegmentForm, SegmentedCache, SegmentedLatentCache, of_kind,
 };
-use crate::mlx::ops::{CausalAttention, Rope, Visible};
+use crate::mlx::ops::{self, CausalAttention, LatentAttention, Rope, TokenIndexer, Visible};
 use crate::mlx::{Array, Dtype, has_cpu_kernels, prim};
 
 const LOOK: Look = Look { heads: 2, key_dims: 64, value_dims: 32, dtype: Dtype::Float32 };
@@ -105,7 +105,29 @@ fn segmented() -> Vec<(&'static str, Box<dyn LayerCache>)> {
         Box::new(cache) as Box<dyn LayerCache>
     };
     let window = Visible { window: Some(40), keep: 4 };
+    let latent = |role: LatentRole, tokens: i32| {
+        let index = (role == LatentRole::TargetWithIndex).then_some(24);
+        let dims = LatentDims { latent: 40, rope: 16, index };
+        let layout = LatentLayout { role, dims, dtype: Dtype::Float16, segment: 48 };
+        let mut cache = SegmentedLatentCache::new(layout, Pools::new(1, None)).unwrap();
+        let rotation = ops::rotation(Some(&Rope::plain(16, true, 10000.0, 1.0))).unwrap();
+        let attention =
+            LatentAttention { heads: 2, latent: 40, rope: 16, scale: 0.125, rotation: Arc::clone(&rotation) };
+        let indexer = TokenIndexer { heads: 1, dims: 24, chosen: 7, rotation };
+        let rows =
+            |width: i32| Array::from_slice(&vec![0.5f32; (tokens * width) as usize], &[1, tokens, width]);
+        let [queries, keys, index_keys, weights] = [112, 56, 24, 1].map(|width| rows(width).unwrap());
+        let step =
+            IndexStep { queries: &index_keys, keys: &index_keys, weights: &weights, indexer: &indexer };
+        if tokens > 0 {
+            cache.attend_latent(&queries, &keys, &attention, index.map(|_| step)).unwrap();
+        }
+        Box::new(cache) as Box<dyn LayerCache>
+    };
     vec![
+        ("mla-segments", latent(LatentRole::TargetWithIndex, 50)),
+        ("mla-segments", latent(LatentRole::Target, 5)),
+        ("mla-segments", latent(LatentRole::Draft, 0)),
         ("segments", new(SegmentForm::Float(Dtype::Float16), SEGMENT, window, 900)),
         ("segments", new(SegmentForm::Affine { bits: 4, group: 32 }, 16, Visible::default(), 37)),
         ("segments", new(SegmentForm::TurboQuant { key_bits: 8, value_bits: 3 }, SEGMENT, window, 30)),

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::rope::Rope;
 use crate::base::Result;
 pub use crate::mlx::kernels::attention::{KvForm, KvShape};
+pub use crate::mlx::kernels::float::Float;
 pub use crate::mlx::kernels::kv::{
-    CausalAttention, HeadNorm, HeadNorms, Pools, QueryGrowth, SavedTokens, Segments, Visible, attend, store,
+    CausalAttention, HeadNorm, HeadNorms, LatentAttention, Pools, QueryGrowth, SavedTokens, Segments,
+    TokenIndexer, Visible, attend, attend_latent, choose_tokens, store,
 };
 pub use crate::mlx::kernels::rope::Rotation;
 

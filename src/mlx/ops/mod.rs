@@ -28,8 +28,9 @@ pub use fused::{
     Norm, NormKind, best, gated_products, joined_products, normalized, normalized_scores, product_onto,
 };
 pub use fused_attention::{
-    CausalAttention, HeadNorm, HeadNorms, KvForm, KvShape, Pools, QueryGrowth, Rotation, SavedTokens,
-    Segments, Visible, attend, rotation, store,
+    CausalAttention, Float, HeadNorm, HeadNorms, KvForm, KvShape, LatentAttention, Pools, QueryGrowth,
+    Rotation, SavedTokens, Segments, TokenIndexer, Visible, attend, attend_latent, choose_tokens, rotation,
+    store,
 };
 pub use fused_rows::{activated_rows, added, gated_halves, rescaled};
 pub use linear::{Linear, Weight, linear};

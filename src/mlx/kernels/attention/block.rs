@@ -95,9 +95,13 @@ impl Work<'_> {
             *next += 1;
             if start < end {
                 let at = (self.tile.kv_head * span.capacity + span.first + (start - span_start)) / GROUP;
+                let keys = &span.keys[at * shape.key_group_bytes()..];
                 return Some(Piece {
-                    keys: &span.keys[at * shape.key_group_bytes()..],
-                    values: &span.values[at * shape.value_group_bytes()..],
+                    keys,
+                    values: match shape.is_joint() {
+                        true => keys,
+                        false => &span.values[at * shape.value_group_bytes()..],
+                    },
                     start: start - base,
                     end: end - base,
                 });
@@ -164,7 +168,7 @@ impl Work<'_> {
         let stride = self.value_stride();
         let weights = scratch.scores.floats(self.rows() * SCORES_STRIDE).as_ptr();
         let sums = scratch.block_values.floats(self.rows() * stride).as_mut_ptr();
-        let group_bytes = self.attention.shape.value_group_bytes();
+        let group_bytes = self.attention.shape.value_source_bytes();
         // Reading the slab makes sure that all positions of the piece are there.
         let values = &piece.values[..(piece.end - piece.start).div_ceil(GROUP) * group_bytes];
         let direct = in_place(E::IN_PLACE, scratch) && E::fit(&self.attention.shape);

@@ -48,6 +48,10 @@ pub fn convert(pool: &Pool, from: &Source<'_>, to: Target<'_>, tokens: usize) ->
         *source,
         "the shapes differ in more than their forms"
     );
+    assert!(
+        !source.is_joint() && !target.is_joint(),
+        "values that are a part of the keys stay in their form"
+    );
     for capacity in [from.capacity, to.capacity] {
         assert!(capacity.is_multiple_of(GROUP) && tokens <= capacity, "tokens leave the slab");
     }

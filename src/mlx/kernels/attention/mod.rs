@@ -18,6 +18,8 @@ mod call;
 mod convert;
 mod forms;
 mod halves;
+mod index;
+mod joint;
 mod micro;
 mod packed;
 mod shape;
@@ -32,7 +34,7 @@ mod tests;
 
 pub use call::attend;
 pub use convert::{Source, Target, convert};
-#[cfg_attr(feature = "mlx", expect(unused_imports, reason = "no family has a mask of its own yet"))]
+pub use index::{Indexer, choose};
 pub use shape::Mask;
 pub use shape::{Attention, GROUP, KvForm, KvShape, Sequence, Span};
 pub use store::{NewTokens, store, store_on};

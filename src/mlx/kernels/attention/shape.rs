@@ -2,6 +2,7 @@
 
 use super::affine::LARGEST_GROUP;
 use super::turbo;
+use crate::mlx::kernels::float::Float;
 use crate::mlx::turboquant;
 
 /// Positions of one sequence are cut into blocks at absolute multiples of this. A block's softmax is computed
@@ -30,11 +31,14 @@ pub enum KvForm {
         key_bits: u32,
         value_bits: u32,
     },
+    /// Keys as such numbers; a value is the first `value_dims` dimensions of its key, and is not stored by itself: what
+    /// heads share that are computed from one compressed vector.
+    Joint(Float),
 }
 
 /// What a slab of keys and one of values hold at each position.
 ///
-/// Floats: keys lie as `[kv_heads][capacity / 16][key_dims][16]`, sixteen consecutive positions interleaved, and
+/// Floats, also joint ones: keys lie as `[kv_heads][capacity / 16][key_dims][16]`, sixteen consecutive positions interleaved, and
 /// values as `[kv_heads][capacity][value_dims]`. For the other forms see the files `affine.rs` and `turbo.rs`. In all
 /// forms, a head's sixteen positions from a multiple of 16 on lie together. Slabs need no alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +65,22 @@ impl KvShape {
         self.group_bytes(self.key_dims, |bits, _| turbo::key_bytes(self.key_dims, bits))
     }
 
-    /// Bytes of the values of sixteen positions of a head.
+    /// Bytes of the values of sixteen positions of a head: none where they are a part of the keys.
     pub(super) fn value_group_bytes(&self) -> usize {
+        if self.is_joint() {
+            return 0;
+        }
         self.group_bytes(self.value_dims, |_, bits| turbo::value_bytes(self.value_dims, bits))
+    }
+
+    /// Whether values are a part of the keys.
+    pub fn is_joint(&self) -> bool {
+        matches!(self.form, KvForm::Joint(_))
+    }
+
+    /// Bytes of sixteen positions of a head where values are read.
+    pub(super) fn value_source_bytes(&self) -> usize {
+        if self.is_joint() { self.key_group_bytes() } else { self.value_group_bytes() }
     }
 
     /// Bytes of sixteen positions with so many dimensions; `turbo` gives them for bits of keys and values.
@@ -71,6 +88,7 @@ impl KvShape {
         match self.form {
             KvForm::F32 => GROUP * dims * 4,
             KvForm::F16 | KvForm::Bf16 => GROUP * dims * 2,
+            KvForm::Joint(float) => GROUP * dims * float.size(),
             KvForm::Affine { bits, group } => GROUP * (dims * bits as usize / 8 + dims / group * 4),
             KvForm::Turbo { key_bits, value_bits } => turbo(key_bits, value_bits),
         }
@@ -91,6 +109,7 @@ impl KvShape {
         needs(self.kv_heads > 0 && self.key_dims > 0 && self.value_dims > 0, "a size is 0")?;
         match self.form {
             KvForm::F32 | KvForm::F16 | KvForm::Bf16 => Ok(()),
+            KvForm::Joint(_) => needs(self.value_dims <= self.key_dims, "a value is longer than its key"),
             KvForm::Affine { bits, group } => {
                 needs(matches!(bits, 4 | 8), "keys and values can have 4 or 8 bits")?;
                 needs(
@@ -144,7 +163,7 @@ impl Span<'_> {
 
 /// An additional mask of one sequence, `[queries][keys]`, where key 0 is the sequence's `first_position`.
 /// It hides positions besides those hidden by order and window.
-#[cfg_attr(feature = "mlx", expect(dead_code, reason = "no family has a mask of its own yet"))]
+#[cfg_attr(feature = "mlx", expect(dead_code, reason = "no operation adds to scores yet"))]
 #[derive(Clone, Copy, Debug)]
 pub enum Mask<'a> {
     /// Added to the scores after scale and soft cap; -∞ hides.

@@ -9,6 +9,7 @@ use super::halves::store_nearest;
 use super::shape::{GROUP, KvForm, KvShape};
 use super::turbo;
 use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::pool::{Panicked, Pool};
 use crate::mlx::kernels::sixteen::{self, Lanes, Task};
 
@@ -18,6 +19,7 @@ pub struct NewTokens<'a> {
     pub keys: &'a [f32],
     /// Floats from one token's keys to the next one's.
     pub key_stride: usize,
+    /// Not looked at where values are a part of the keys.
     pub values: &'a [f32],
     /// Floats from one token's values to the next one's.
     pub value_stride: usize,
@@ -45,17 +47,23 @@ pub fn store(
     assert!(capacity.is_multiple_of(GROUP) && at + new.tokens <= capacity, "tokens leave the slab");
     let (keys, values) = (&mut keys[..shape.key_bytes(capacity)], &mut values[..shape.value_bytes(capacity)]);
     match shape.form {
-        KvForm::F32 => store_floats::<4>(shape, keys, values, capacity, at, new, |from, to| {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_le_bytes());
-        }),
-        KvForm::F16 => store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {
-            let mut halves = [f16::ZERO; PART];
-            store_nearest(from, &mut halves[..from.len()]);
-            to.iter_mut().zip(halves).for_each(|(to, half)| *to = half.to_le_bytes());
-        }),
-        KvForm::Bf16 => store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(*from).to_le_bytes());
-        }),
+        KvForm::F32 | KvForm::Joint(Float::F32) => {
+            store_floats::<4>(shape, keys, values, capacity, at, new, |from, to| {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_le_bytes());
+            });
+        }
+        KvForm::F16 | KvForm::Joint(Float::F16) => {
+            store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {
+                let mut halves = [f16::ZERO; PART];
+                store_nearest(from, &mut halves[..from.len()]);
+                to.iter_mut().zip(halves).for_each(|(to, half)| *to = half.to_le_bytes());
+            });
+        }
+        KvForm::Bf16 | KvForm::Joint(Float::Bf16) => {
+            store_floats::<2>(shape, keys, values, capacity, at, new, |from, to| {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(*from).to_le_bytes());
+            });
+        }
         KvForm::Affine { bits, group } => {
             store_quantised(shape, keys, values, capacity, at, new, &AffineForm { bits, group })
         }
@@ -157,11 +165,10 @@ pub fn store_on(
     let end = at + new.tokens;
     // A run of a head's positions is a slab by itself, of one head.
     let one = KvShape { kv_heads: 1, ..*shape };
-    let heads = keys.chunks_exact_mut(one.key_bytes(capacity));
-    let heads = heads.zip(values.chunks_exact_mut(one.value_bytes(capacity)));
+    let heads = pieces(keys, one.key_bytes(capacity)).zip(pieces(values, one.value_bytes(capacity)));
     let mut parts = Vec::with_capacity(shape.kv_heads * (new.tokens / RUN + 2));
-    for (head, (keys, values)) in heads.enumerate() {
-        let runs = keys.chunks_mut(one.key_bytes(RUN)).zip(values.chunks_mut(one.value_bytes(RUN)));
+    for (head, (keys, values)) in heads.take(shape.kv_heads).enumerate() {
+        let runs = pieces(keys, one.key_bytes(RUN)).zip(pieces(values, one.value_bytes(RUN)));
         for (index, run) in runs.enumerate().take(end.div_ceil(RUN)).skip(at / RUN) {
             let start = index * RUN;
             parts.push(Mutex::new((head, start, at.max(start)..end.min(start + RUN), run)));
@@ -173,12 +180,29 @@ pub fn store_on(
         let token = positions.start - at;
         let new = NewTokens {
             keys: &new.keys[token * new.key_stride + *head * shape.key_dims..],
-            values: &new.values[token * new.value_stride + *head * shape.value_dims..],
+            values: match shape.is_joint() {
+                true => &[],
+                false => &new.values[token * new.value_stride + *head * shape.value_dims..],
+            },
             tokens: positions.len(),
             ..*new
         };
         let capacity = RUN.min(capacity - *start);
         store(&one, keys, values, capacity, positions.start - *start, &new);
+    })
+}
+
+/// A slab in pieces of so many bytes; without end where there are none in a piece.
+fn pieces(slab: &mut [u8], bytes: usize) -> impl Iterator<Item = &mut [u8]> {
+    let mut left = slab;
+    std::iter::from_fn(move || {
+        if bytes > 0 && left.is_empty() {
+            return None;
+        }
+        let whole = std::mem::take(&mut left);
+        let (piece, rest) = whole.split_at_mut(bytes.min(whole.len()));
+        left = rest;
+        Some(piece)
     })
 }
 
@@ -199,10 +223,12 @@ fn store_floats<const BYTES: usize>(
     let values = values.as_chunks_mut::<BYTES>().0;
     for head in 0..shape.kv_heads {
         for token in 0..new.tokens {
-            let dims = shape.value_dims;
-            let from = &new.values[token * new.value_stride + head * dims..][..dims];
-            let to = &mut values[(head * capacity + at + token) * dims..][..dims];
-            from.chunks(PART).zip(to.chunks_mut(PART)).for_each(|(from, to)| convert(from, to));
+            if !shape.is_joint() {
+                let dims = shape.value_dims;
+                let from = &new.values[token * new.value_stride + head * dims..][..dims];
+                let to = &mut values[(head * capacity + at + token) * dims..][..dims];
+                from.chunks(PART).zip(to.chunks_mut(PART)).for_each(|(from, to)| convert(from, to));
+            }
 
             let dims = shape.key_dims;
             let from = &new.keys[token * new.key_stride + head * dims..][..dims];

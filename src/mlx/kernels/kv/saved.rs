@@ -46,6 +46,9 @@ fn runs(tokens: usize, segment: usize, absent: &Range<usize>) -> Vec<Run> {
 
 /// Copies `bytes` bytes of each head from one slab to another, from byte `from_at` of the head to byte `to_at`.
 fn copy_heads(heads: usize, from: &[u8], from_at: usize, to: &mut [u8], to_at: usize, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
     let (from_head, to_head) = (from.len() / heads, to.len() / heads);
     for (from, to) in from.chunks_exact(from_head).zip(to.chunks_exact_mut(to_head)) {
         to[to_at..][..bytes].copy_from_slice(&from[from_at..][..bytes]);

@@ -153,7 +153,7 @@ impl Segments {
         // this value has waited for all up to the fork. The new one is known to nobody yet.
         let (from, to) = unsafe { (from.bytes(), to.bytes_mut()) };
         let keys = self.shape.key_bytes(self.tokens);
-        for part in [0..keys, keys..from.len()] {
+        for part in [0..keys, keys..from.len()].into_iter().filter(|part| !part.is_empty()) {
             // Sixteen tokens of a head lie together.
             let head = part.len() / self.shape.kv_heads;
             let bytes = head / (self.tokens / GROUP) * live.div_ceil(GROUP);

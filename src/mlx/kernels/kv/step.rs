@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::segments::{Segments, Table};
+use super::segments::Segments;
+use super::tokens::Tokens;
 use crate::base::{Error, Result};
-use crate::mlx::kernels::attention::KvShape;
-use crate::mlx::kernels::attention::{self, Attention, NewTokens, Sequence, Span};
+use crate::mlx::kernels::attention::{self, Attention, NewTokens, Sequence};
 use crate::mlx::kernels::bytes::{floats, floats_mut};
 use crate::mlx::kernels::kernel::{Kernel, Output};
 use crate::mlx::kernels::norm::{layer_norm, rms_norm};
@@ -103,7 +103,7 @@ pub struct Visible {
 }
 
 /// The result that says that an operation has run.
-const WRITTEN: Output<'static> = Output { shape: &[1], dtype: Dtype::Uint8 };
+pub(super) const WRITTEN: Output<'static> = Output { shape: &[1], dtype: Dtype::Uint8 };
 
 /// Rotates the queries and keys of `qkv` `[1, tokens, (heads + 2 kv heads) * dims]`, which are the products of queries,
 /// keys and values one after the other; stores keys and values behind the first `offset` tokens of the segments;
@@ -141,11 +141,7 @@ fn inputs<'a>(projected: &'a Array, segments: &'a Segments) -> Vec<&'a Array> {
 struct Step {
     attention: CausalAttention,
     visible: Visible,
-    shape: KvShape,
-    /// Tokens of a segment.
-    segment: usize,
-    table: Table,
-    offset: usize,
+    tokens: Tokens,
 }
 
 impl Step {
@@ -163,9 +159,8 @@ impl Step {
             return Err(Error::internal("a cache of another layer's shape"));
         }
         attention.check_norms()?;
-        segments.make_room(offset, offset + projected.dim(1) as usize)?;
-        let (table, segment) = (segments.table(), segments.segment_tokens());
-        Ok(Step { attention, visible, shape, segment, table, offset })
+        let tokens = Tokens::with_room(segments, offset, projected.dim(1) as usize)?;
+        Ok(Step { attention, visible, tokens })
     }
 }
 
@@ -198,7 +193,7 @@ impl Kernel for Step {
                 value_stride: stride,
                 tokens,
             };
-            self.store(&new)?;
+            self.tokens.store(&new)?;
             match attended {
                 Some(attended) => self.attend(queries, tokens, floats_mut(attended)?),
                 None => Ok(()),
@@ -223,7 +218,8 @@ impl Step {
         let CausalAttention { head_dim, rotation, norms, .. } = &self.attention;
         let (dims, width) = (*head_dim, heads * head_dim);
         Ok(rows::each(&*threads::pool()?, rotated, width, &|token, row| {
-            let (projected, position) = (&projected[token * stride + first..][..width], self.offset + token);
+            let (projected, position) =
+                (&projected[token * stride + first..][..width], self.tokens.offset + token);
             match (norms, gain) {
                 (Some(norms), Some(gain)) => norms.form.apply(projected, row, dims, gain, norms.eps),
                 _ => row.copy_from_slice(projected),
@@ -236,39 +232,11 @@ impl Step {
         })?)
     }
 
-    /// Writes the new tokens to the segments that they fall into.
-    fn store(&self, new: &NewTokens<'_>) -> Result<()> {
-        let mut done = 0;
-        while done < new.tokens {
-            let position = self.offset + done;
-            let (index, at) = (position / self.segment, position % self.segment);
-            let tokens = (self.segment - at).min(new.tokens - done);
-            let Some(Some(block)) = self.table.get(index) else {
-                return Err(Error::internal("there is no room for a token"));
-            };
-            // SAFETY: `Segments::make_room` saw that no other value held this segment when this operation was built,
-            // and a value that came to hold it since waits for this operation before it reads it by itself; its
-            // operations come behind this one, as those of this value do, by `written`. All operations run on one
-            // thread after the other.
-            let memory = unsafe { block.bytes_mut() };
-            let (keys, values) = memory.split_at_mut(self.shape.key_bytes(self.segment));
-            let part = NewTokens {
-                keys: &new.keys[done * new.key_stride..],
-                values: &new.values[done * new.value_stride..],
-                tokens,
-                ..*new
-            };
-            attention::store_on(&*threads::pool()?, &self.shape, keys, values, self.segment, at, &part)?;
-            done += tokens;
-        }
-        Ok(())
-    }
-
     fn attend(&self, queries: &[f32], tokens: usize, out: &mut [f32]) -> Result<()> {
         let CausalAttention { heads, scale, .. } = self.attention;
         let attention = Attention {
             heads,
-            shape: self.shape,
+            shape: self.tokens.shape,
             scale,
             causal: true,
             window: self.visible.window,
@@ -276,25 +244,9 @@ impl Step {
             soft_cap: self.attention.soft_cap,
             sinks: None,
         };
-        let end = self.offset + tokens;
-        let mut spans = Vec::with_capacity(end.div_ceil(self.segment));
-        for (index, block) in self.table.iter().enumerate() {
-            let len = self.segment.min(end.saturating_sub(index * self.segment));
-            if len == 0 {
-                break;
-            }
-            let Some(block) = block else {
-                spans.push(Span::absent(len));
-                continue;
-            };
-            // SAFETY: operations run on one thread after the other, and what is not an operation writes only to
-            // segments that no operation knows.
-            let memory = unsafe { block.bytes() };
-            let (keys, values) = memory.split_at(self.shape.key_bytes(self.segment));
-            spans.push(Span { keys, values, capacity: self.segment, first: 0, len });
-        }
-        let sequence =
-            Sequence { queries: tokens, position: self.offset, spans: &spans, first_position: 0, mask: None };
+        let position = self.tokens.offset;
+        let spans = self.tokens.spans(position + tokens);
+        let sequence = Sequence { queries: tokens, position, spans: &spans, first_position: 0, mask: None };
         Ok(attention::attend(&*threads::pool()?, &attention, &[sequence], queries, out)?)
     }
 }

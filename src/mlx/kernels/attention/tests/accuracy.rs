@@ -35,6 +35,10 @@ fn random_shapes_are_within_the_bound() {
                 value_dims: group * random.within(1, 3),
                 form: KvForm::Affine { bits: random.one_of(&[4, 8]), group },
             }
+        } else if random.within(0, 3) == 0 {
+            let key_dims = random.one_of(&[8, 16, 24, 40, 72, 96, 7, 33, 192]);
+            let form = KvForm::Joint(random.one_of(&[Float::F32, Float::F16, Float::Bf16]));
+            KvShape { kv_heads, key_dims, value_dims: random.within(1, key_dims), form }
         } else {
             KvShape {
                 kv_heads,
@@ -66,6 +70,20 @@ fn random_shapes_are_within_the_bound() {
     }
     // Errors are far below the worst case; a bound that nothing comes near would test nothing.
     assert!(worst > 0.001, "{worst}");
+}
+
+/// The sizes of the models that have compressed keys and values.
+#[test]
+fn long_joint_keys_are_within_the_bound() {
+    let mut random = Random(9);
+    for (heads, float) in [(16, Float::F16), (20, Float::Bf16), (128, Float::F32)] {
+        let shape = KvShape { kv_heads: 1, key_dims: 576, value_dims: 512, form: KvForm::Joint(float) };
+        let attention = Attention { heads, shape, scale: 192_f32.powf(-0.5), ..plain(1, 1, 1) };
+        let mut row = Row::random(&mut random, &attention, 300, 2, 0);
+        check(&attention, &row, 3);
+        row.mask = Some(OwnMask::Allowed((0..600).map(|_| random.within(0, 2) > 0).collect()));
+        check(&attention, &row, 4);
+    }
 }
 
 #[test]

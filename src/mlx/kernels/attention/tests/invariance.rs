@@ -28,6 +28,14 @@ fn variants(sinks: &[f32]) -> Vec<Attention<'_>> {
             ..plain
         },
         Attention { window: Some(30), keep: 21, ..plain },
+        Attention { heads: 2 * KV_HEADS, shape: shape(40, 32, KvForm::Joint(Float::F16)), ..plain },
+        Attention {
+            heads: KV_HEADS,
+            shape: shape(33, 21, KvForm::Joint(Float::F32)),
+            window: Some(70),
+            ..plain
+        },
+        Attention { heads: KV_HEADS, shape: shape(16, 16, KvForm::Joint(Float::Bf16)), ..plain },
     ]
 }
 

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod affine;
+mod index;
 mod invariance;
 mod keep;
 mod limits;
@@ -15,6 +16,7 @@ use super::call::attend_on;
 use super::shape::BLOCK;
 use super::*;
 use crate::mlx::kernels::cpu::Path;
+use crate::mlx::kernels::float::Float;
 use crate::mlx::kernels::pool::Pool;
 
 /// A small generator of random numbers: the same numbers in every run.
@@ -97,16 +99,14 @@ impl Row {
         first: usize,
     ) -> Row {
         let shape = &attention.shape;
-        Row {
-            queries,
-            position: first + len - queries,
-            first_position: first,
-            len,
-            q: random.normals(queries * attention.heads * shape.key_dims),
-            k: random.normals(len * shape.kv_heads * shape.key_dims),
-            v: random.normals(len * shape.kv_heads * shape.value_dims),
-            mask: None,
-        }
+        let q = random.normals(queries * attention.heads * shape.key_dims);
+        let k = random.normals(len * shape.kv_heads * shape.key_dims);
+        let v = match shape.is_joint() {
+            true => k.chunks(shape.key_dims).flat_map(|key| &key[..shape.value_dims]).copied().collect(),
+            false => random.normals(len * shape.kv_heads * shape.value_dims),
+        };
+        let position = first + len - queries;
+        Row { queries, position, first_position: first, len, q, k, v, mask: None }
     }
 
     /// The same sequence with only the queries `from..to`, and what was stored when the last of them was.
@@ -217,9 +217,13 @@ pub fn run(path: Path, pool: &Pool, attention: &Attention<'_>, rows: &[Row], cut
 /// What is read back of a head's numbers that were stored.
 fn read_back(form: KvForm, head: &[f32]) -> Vec<f32> {
     match form {
-        KvForm::F32 => head.to_vec(),
-        KvForm::F16 => head.iter().map(|value| f16::from_f32(*value).to_f32()).collect(),
-        KvForm::Bf16 => head.iter().map(|value| bf16::from_f32(*value).to_f32()).collect(),
+        KvForm::F32 | KvForm::Joint(Float::F32) => head.to_vec(),
+        KvForm::F16 | KvForm::Joint(Float::F16) => {
+            head.iter().map(|value| f16::from_f32(*value).to_f32()).collect()
+        }
+        KvForm::Bf16 | KvForm::Joint(Float::Bf16) => {
+            head.iter().map(|value| bf16::from_f32(*value).to_f32()).collect()
+        }
         KvForm::Affine { bits, group } => {
             let mut out = Vec::new();
             for values in head.chunks(group) {

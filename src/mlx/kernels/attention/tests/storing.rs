@@ -7,7 +7,7 @@ fn threads_store_the_same_bytes() {
     let mut random = Random(59);
     let pools: Vec<Pool> = (1..=3).map(|threads| Pool::new(threads).unwrap()).collect();
     let affine = KvForm::Affine { bits: 4, group: 32 };
-    for form in [KvForm::F32, KvForm::F16, KvForm::Bf16, affine] {
+    for form in [KvForm::F32, KvForm::F16, KvForm::Bf16, affine, KvForm::Joint(Float::F16)] {
         let shape = KvShape { kv_heads: 3, key_dims: 64, value_dims: 32, form };
         for (capacity, at, tokens) in
             [(64, 0, 64), (208, 5, 203), (208, 65, 40), (1024, 300, 512), (80, 7, 3)]

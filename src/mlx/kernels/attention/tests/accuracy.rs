@@ -72,6 +72,31 @@ fn random_shapes_are_within_the_bound() {
     assert!(worst > 0.001, "{worst}");
 }
 
+/// Values that lie in their keys are weighed as if they lay by themselves.
+#[test]
+fn joint_values_give_the_bits_of_separate_ones() {
+    let mut random = Random(10);
+    let pool = Pool::new(2).unwrap();
+    let forms = [(Float::F32, KvForm::F32), (Float::F16, KvForm::F16), (Float::Bf16, KvForm::Bf16)];
+    for (float, form) in forms {
+        for (key_dims, value_dims, heads, queries) in [(40, 32, 5, 1), (33, 7, 1, 3), (17, 17, 14, 2)] {
+            let shape = KvShape { kv_heads: 1, key_dims, value_dims, form: KvForm::Joint(float) };
+            let joint = Attention { heads, shape, ..plain(1, 1, 64) };
+            let separate = Attention { shape: KvShape { form, ..shape }, ..joint };
+            assert_eq!((shape.value_bytes(64), shape.key_bytes(64)), (0, separate.shape.key_bytes(64)));
+            for len in [queries, 16, 30, 270] {
+                let row = Row::random(&mut random, &joint, len, queries, 0);
+                let rows = std::slice::from_ref(&row);
+                for path in Path::all() {
+                    let found = run(path, &pool, &joint, rows, Some(len as u64));
+                    let expected = run(path, &pool, &separate, rows, None);
+                    assert_same(&found, &expected, &format!("{float:?} {key_dims} {value_dims} {len}"));
+                }
+            }
+        }
+    }
+}
+
 /// The sizes of the models that have compressed keys and values.
 #[test]
 fn long_joint_keys_are_within_the_bound() {

@@ -129,14 +129,14 @@ fn the_best_positions_are_chosen() {
 fn a_choice_depends_on_the_query_and_the_keys_alone() {
     let mut random = Random(73);
     for (heads, float) in [(1, Float::F32), (7, Float::F16), (29, Float::Bf16)] {
-        let whole = Case::random(&mut random, indexer(heads, 20, float, 490), 530, 60);
+        let whole = Case::random(&mut random, indexer(heads, 20, float, 290), 310, 30);
         let expected = whole.run(Path::best(), 1, None);
         for path in Path::all() {
             for threads in 1..=3 {
                 assert!(whole.run(path, threads, Some(threads as u64)) == expected, "{path:?} {threads}");
             }
         }
-        for query in [0, 1, 18, 19, 20, 21, 59] {
+        for query in [0, 8, 9, 10, 29] {
             let part = whole.part(query, query + 1);
             let attended = part.run(Path::best(), 2, Some(9));
             let row = &expected[query * whole.len..][..whole.len];

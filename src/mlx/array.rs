@@ -2,12 +2,14 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::rc::Rc;
 use std::slice;
 
 use mlx_sys as sys;
 
 use super::dtype::{Dtype, Element};
 use super::error::{self, check};
+use super::kernels::chain::Later;
 use crate::base::{Error, Result};
 
 /// A handle to an MLX array. Cloning copies the handle, not the data.
@@ -19,7 +21,14 @@ use crate::base::{Error, Result};
 /// sendable::<mlxgen::mlx::Array>();
 /// ```
 pub struct Array {
-    raw: sys::mlx_array,
+    value: Value,
+}
+
+enum Value {
+    /// A handle of MLX's, which this value owns.
+    Made(sys::mlx_array),
+    /// A result of a kernel that MLX does not know of yet.
+    Later(Rc<Later>),
 }
 
 /// What operations without a result in this place get.
@@ -29,18 +38,37 @@ impl Array {
     /// Runs a function of mlx-c that stores its result through the pointer.
     #[inline]
     pub(super) fn made_by(make: impl FnOnce(*mut sys::mlx_array) -> c_int) -> Result<Array> {
-        let mut array = Array { raw: NULL };
-        check(make(&mut array.raw))?;
+        let mut raw = NULL;
+        let code = make(&mut raw);
+        // Owned before the code is looked at.
+        let array = Array { value: Value::Made(raw) };
+        check(code)?;
         Ok(array)
     }
 
     pub(super) fn from_raw(raw: sys::mlx_array) -> Result<Array> {
-        if raw.ctx.is_null() { Err(error::take()) } else { Ok(Array { raw }) }
+        if raw.ctx.is_null() { Err(error::take()) } else { Ok(Array { value: Value::Made(raw) }) }
     }
 
+    pub(super) fn from_later(later: Rc<Later>) -> Array {
+        Array { value: Value::Later(later) }
+    }
+
+    /// What MLX does not know of yet, if it is that.
+    pub(super) fn later(&self) -> Option<&Rc<Later>> {
+        match &self.value {
+            Value::Later(later) if later.made().is_none() => Some(later),
+            Value::Later(_) | Value::Made(_) => None,
+        }
+    }
+
+    /// MLX's handle, which is made now if there is none yet. Empty if that fails: MLX refuses it.
     #[inline]
     pub(super) fn raw(&self) -> sys::mlx_array {
-        self.raw
+        match &self.value {
+            Value::Made(raw) => *raw,
+            Value::Later(later) => later.array().map_or(NULL, Array::raw),
+        }
     }
 
     /// Copies `bytes`, in row-major order.
@@ -77,14 +105,18 @@ impl Array {
     }
 
     pub fn shape(&self) -> &[i32] {
+        let raw = match &self.value {
+            Value::Made(raw) => *raw,
+            Value::Later(later) => return later.shape(),
+        };
         // SAFETY: the handle is valid; MLX returns a pointer to `ndim` sizes that lives as long as
         // the array does, and an array's shape never changes.
         unsafe {
-            let rank = sys::mlx_array_ndim(self.raw);
+            let rank = sys::mlx_array_ndim(raw);
             if rank == 0 {
                 return &[];
             }
-            slice::from_raw_parts(sys::mlx_array_shape(self.raw), rank)
+            slice::from_raw_parts(sys::mlx_array_shape(raw), rank)
         }
     }
 
@@ -96,35 +128,51 @@ impl Array {
     }
 
     pub fn dtype(&self) -> Dtype {
+        let raw = match &self.value {
+            Value::Made(raw) => *raw,
+            Value::Later(later) => return later.dtype(),
+        };
         // SAFETY: the handle is valid.
-        let raw = unsafe { sys::mlx_array_dtype(self.raw) };
+        let raw = unsafe { sys::mlx_array_dtype(raw) };
         // Complex arrays are never made here; a byte view is the least wrong answer for one.
         Dtype::from_raw(raw).unwrap_or(Dtype::Uint8)
     }
 
     /// The number of elements.
     pub fn size(&self) -> usize {
-        // SAFETY: the handle is valid.
-        unsafe { sys::mlx_array_size(self.raw) }
+        match &self.value {
+            // SAFETY: the handle is valid.
+            Value::Made(raw) => unsafe { sys::mlx_array_size(*raw) },
+            Value::Later(later) => later.bytes() / later.dtype().size(),
+        }
     }
 
     /// Bytes of the elements.
     pub fn byte_size(&self) -> usize {
-        // SAFETY: the handle is valid.
-        unsafe { sys::mlx_array_nbytes(self.raw) }
+        match &self.value {
+            // SAFETY: the handle is valid.
+            Value::Made(raw) => unsafe { sys::mlx_array_nbytes(*raw) },
+            Value::Later(later) => later.bytes(),
+        }
     }
 
     /// Computes the array and waits for it.
     pub fn eval(&self) -> Result<()> {
-        // SAFETY: the handle is valid.
-        check(unsafe { sys::mlx_array_eval(self.raw) })
+        if let Value::Later(later) = &self.value {
+            later.array()?;
+        }
+        // SAFETY: the handle is valid, or MLX says that it is empty.
+        check(unsafe { sys::mlx_array_eval(self.raw()) })
     }
 
     /// Whether the value has been computed.
     pub fn is_available(&self) -> Result<bool> {
+        if self.later().is_some() {
+            return Ok(false);
+        }
         let mut available = false;
         // SAFETY: the handle is valid and the flag a valid out pointer.
-        check(unsafe { sys::_mlx_array_is_available(&mut available, self.raw) })?;
+        check(unsafe { sys::_mlx_array_is_available(&mut available, self.raw()) })?;
         Ok(available)
     }
 
@@ -132,7 +180,7 @@ impl Array {
     pub(super) fn is_row_contiguous(&self) -> Result<bool> {
         let mut contiguous = false;
         // SAFETY: the handle is valid and the flag a valid out pointer.
-        check(unsafe { sys::_mlx_array_is_row_contiguous(&mut contiguous, self.raw) })?;
+        check(unsafe { sys::_mlx_array_is_row_contiguous(&mut contiguous, self.raw()) })?;
         Ok(contiguous)
     }
 
@@ -200,27 +248,33 @@ impl Array {
     pub(super) fn data(&self) -> Result<*const u8> {
         // SAFETY: the handle is valid; MLX returns the address, typed as asked, without a look at
         // the element type.
-        let data = unsafe { sys::mlx_array_data_uint8(self.raw) };
+        let data = unsafe { sys::mlx_array_data_uint8(self.raw()) };
         if data.is_null() { Err(Error::internal("an array has no data")) } else { Ok(data) }
     }
 }
 
 impl Clone for Array {
     fn clone(&self) -> Self {
-        let mut array = Array { raw: NULL };
-        // SAFETY: both handles are valid; the empty one receives a new reference.
-        let code = unsafe { sys::mlx_array_set(&mut array.raw, self.raw) };
+        let raw = match &self.value {
+            Value::Made(raw) => *raw,
+            Value::Later(later) => return Array::from_later(Rc::clone(later)),
+        };
+        let mut copy = NULL;
+        // SAFETY: the handle is valid; the empty one receives a new reference.
+        let code = unsafe { sys::mlx_array_set(&mut copy, raw) };
         // Only an allocation of a few bytes can fail there, which Rust code treats the same way.
         assert!(code == 0, "no memory for an array handle");
-        array
+        Array { value: Value::Made(copy) }
     }
 }
 
 impl Drop for Array {
     fn drop(&mut self) {
-        if !self.raw.ctx.is_null() {
+        if let Value::Made(raw) = self.value
+            && !raw.ctx.is_null()
+        {
             // SAFETY: the handle is owned by this value and freed once.
-            unsafe { sys::mlx_array_free(self.raw) };
+            unsafe { sys::mlx_array_free(raw) };
         }
     }
 }

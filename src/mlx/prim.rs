@@ -161,7 +161,7 @@ pub fn slice_update(a: &Array, update: &Array, start: &[i32], stop: &[i32]) -> R
 
 pub fn concatenate(arrays: &[&Array], axis: i32) -> Result<Array> {
     let stream = Stream::current();
-    let list = ArrayList::new(arrays);
+    let list = ArrayList::new(arrays)?;
     // SAFETY: the list is valid for the call.
     Array::made_by(|out| unsafe { sys::mlx_concatenate_axis(out, list.raw, axis, stream) })
 }
@@ -455,14 +455,14 @@ pub fn random_categorical(logits: &Array, axis: i32, key: &Array) -> Result<Arra
 
 /// Computes the arrays and waits for them.
 pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
-    let list = ArrayList::collect(arrays);
+    let list = ArrayList::collect(arrays)?;
     // SAFETY: the list is valid for the call.
     check(unsafe { sys::mlx_eval(list.raw) })
 }
 
 /// Dispatches the computation of the arrays without waiting for it.
 pub fn async_eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
-    let list = ArrayList::collect(arrays);
+    let list = ArrayList::collect(arrays)?;
     // SAFETY: the list is valid for the call.
     check(unsafe { sys::mlx_async_eval(list.raw) })
 }
@@ -479,17 +479,18 @@ impl ArrayList {
         ArrayList { raw: unsafe { sys::mlx_vector_array_new() } }
     }
 
-    fn new(arrays: &[&Array]) -> Self {
+    fn new(arrays: &[&Array]) -> Result<Self> {
         Self::collect(arrays.iter().copied())
     }
 
-    fn collect<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Self {
+    fn collect<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<Self> {
         let list = Self::empty();
         for array in arrays {
-            // SAFETY: both handles are valid; the list takes a reference of its own.
-            unsafe { sys::mlx_vector_array_append_value(list.raw, array.raw()) };
+            // SAFETY: both handles are valid, or MLX says that the array's is empty; the list takes a reference of
+            // its own.
+            check(unsafe { sys::mlx_vector_array_append_value(list.raw, array.raw()) })?;
         }
-        list
+        Ok(list)
     }
 
     fn get(&self, index: usize) -> Result<Array> {

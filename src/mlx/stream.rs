@@ -168,6 +168,7 @@ pub fn synchronize() -> Result<()> {
 /// Ends this thread's work with MLX: waits for it and gives its stream up. No array of this thread
 /// may be used afterwards.
 pub fn leave_thread() {
+    super::kernels::chain::clear();
     if let Some(stream) = CURRENT.take() {
         // SAFETY: the handle is this thread's. Failures have no one to go to: whoever needed the
         // results has waited for them before.

@@ -10,6 +10,8 @@ pub(crate) mod activation;
 pub(crate) mod arena;
 pub(crate) mod attention;
 pub(crate) mod bytes;
+#[cfg(feature = "mlx")]
+pub(crate) mod chain;
 mod cpu;
 mod exp;
 pub(crate) mod float;
@@ -23,10 +25,10 @@ pub(crate) mod norm;
 pub(crate) mod pointwise;
 mod pool;
 #[cfg(cpu_kernels)]
-pub(crate) mod primitive;
+mod primitive;
 #[cfg(all(feature = "mlx", not(cpu_kernels)))]
 #[path = "primitive_absent.rs"]
-pub(crate) mod primitive;
+mod primitive;
 #[cfg(all(test, cpu_kernels))]
 mod primitive_tests;
 pub(crate) mod rope;

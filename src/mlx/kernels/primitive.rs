@@ -17,13 +17,13 @@ use crate::mlx::stream::Stream;
 
 /// The results of `kernel`, not computed yet. Inputs must lie in memory without gaps once they are
 /// computed; it fails then otherwise.
-pub(crate) fn apply<const N: usize>(
-    kernel: impl Kernel,
+pub(super) fn apply(
+    kernel: Box<dyn Kernel>,
     inputs: &[&Array],
-    outputs: [Output<'_>; N],
-) -> Result<[Array; N]> {
-    let mut specs = Vec::with_capacity(N);
-    for output in &outputs {
+    outputs: &[Output<'_>],
+) -> Result<Vec<Array>> {
+    let mut specs = Vec::with_capacity(outputs.len());
+    for output in outputs {
         specs.push(RawSpec {
             shape: output.shape.as_ptr(),
             rank: output.shape.len(),
@@ -31,9 +31,11 @@ pub(crate) fn apply<const N: usize>(
         });
     }
     let contexts: Vec<*const c_void> = inputs.iter().map(|array| array.raw().ctx.cast_const()).collect();
-    let mut results = [std::ptr::null_mut::<c_void>(); N];
+    if contexts.iter().any(|context| context.is_null()) {
+        return Err(Error::internal("a kernel was given a result of others that failed"));
+    }
+    let mut results = vec![std::ptr::null_mut::<c_void>(); outputs.len()];
     let mut message = [0 as c_char; 512];
-    let boxed: Box<Box<dyn Kernel>> = Box::new(Box::new(kernel));
     let stream = Stream::current();
     // SAFETY: the table lives as long as the process; the kernel is given up to the other side, which
     // drops it through the table; all pointers are valid for the call and their counts; the contexts
@@ -41,12 +43,12 @@ pub(crate) fn apply<const N: usize>(
     let code = unsafe {
         mlxgen_kernel_apply(
             &TABLE,
-            Box::into_raw(boxed).cast(),
+            Box::into_raw(Box::new(kernel)).cast(),
             stream.ctx,
             contexts.as_ptr(),
             contexts.len(),
             specs.as_ptr(),
-            N,
+            specs.len(),
             results.as_mut_ptr(),
             message.as_mut_ptr(),
             message.len(),
@@ -57,11 +59,12 @@ pub(crate) fn apply<const N: usize>(
         let text = unsafe { CStr::from_ptr(message.as_ptr()) };
         return Err(Error::internal(text.to_string_lossy().into_owned()));
     }
-    let mut arrays = Vec::with_capacity(N);
-    for ctx in results {
-        arrays.push(Array::from_raw(sys::mlx_array { ctx })?);
-    }
-    arrays.try_into().map_err(|_| Error::internal("a kernel lost a result"))
+    results.into_iter().map(|ctx| Array::from_raw(sys::mlx_array { ctx })).collect()
+}
+
+/// Whether kernels can make arrays of these types.
+pub(super) fn can_make(outputs: &[Output<'_>]) -> bool {
+    outputs.iter().all(|output| number_of(output.dtype).is_ok())
 }
 
 /// A failed run on the stream's thread comes back with the call that waits for it, as a text.

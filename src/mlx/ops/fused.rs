@@ -11,10 +11,10 @@ use crate::base::{Error, Result};
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::arena::Stored;
 use crate::mlx::kernels::bytes::{floats, floats_mut, words};
+use crate::mlx::kernels::chain::apply;
 use crate::mlx::kernels::kernel::{Kernel, Output};
 use crate::mlx::kernels::linear::{Layout, Matrix, multiply, multiply_gated};
 use crate::mlx::kernels::norm::{layer_norm, rms_norm};
-use crate::mlx::kernels::primitive::apply;
 use crate::mlx::kernels::{rows, scratch, threads, vocabulary};
 use crate::mlx::{Array, Dtype, prim};
 

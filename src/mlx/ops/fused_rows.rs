@@ -5,8 +5,8 @@ use crate::base::Result;
 use crate::mlx::Array;
 use crate::mlx::kernels::activation::Activation;
 use crate::mlx::kernels::bytes::{floats, floats_mut};
+use crate::mlx::kernels::chain::apply;
 use crate::mlx::kernels::kernel::{Kernel, Output};
-use crate::mlx::kernels::primitive::apply;
 use crate::mlx::kernels::{pointwise, rows, scratch, threads};
 
 /// The function of each number of `x`.

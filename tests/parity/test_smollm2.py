@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Set
 
 import pytest
 
 import mlxgen
 from support.paths import smollm2
-from support.reference_weights import smollm2_folder
+from support.reference_weights import smollm2_folder, write_smollm2
 
 from .compare import Expected, Mismatch, compare_scores, compare_tokens, expect
 from .reference_process import Reference
@@ -72,3 +73,25 @@ def test_float32_weights_equal_mlx_lm(
         perturbed = expect(reference, folder, prompt, 64, STEPS, out, perturb=PERTURBED)
         with pytest.raises(Mismatch):
             compare_scores(model, perturbed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "types", "named"),
+    [("half", {"U32", "F16"}, "float16"), ("quantized", {"U32", "F32"}, "float32"), ("bfloat16", {"BF16"}, "bfloat16")],
+)
+def test_weights_for_the_reference_have_the_type_of_their_kind(
+    tmp_path: Path, kind: str, types: Set[str], named: str
+) -> None:
+    folder = tmp_path / kind
+    write_smollm2(kind, folder)
+    with (folder / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    assert {tensor["dtype"] for name, tensor in header.items() if name != "__metadata__"} == types
+    assert json.loads((folder / "config.json").read_text())["torch_dtype"] == named
+
+
+def test_why_the_weights_cannot_be_made_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "half"
+    with pytest.raises(RuntimeError, match=r"(?s)cannot make .*KeyError: 'no such kind'"):
+        write_smollm2("no such kind", folder)
+    assert not folder.exists()

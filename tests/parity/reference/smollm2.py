@@ -22,6 +22,8 @@ PARTS = {
     "ffn_norm": "post_attention_layernorm",
 }
 GROUP = 32
+#: By kind: the type of all that is not packed.
+PLAIN = {"quantized": mx.float32, "half": mx.float16, "float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
 def module_name(name: str) -> str:
@@ -42,11 +44,11 @@ def unpermuted(rows: mx.array, heads: int) -> mx.array:
     return split.swapaxes(1, 2).reshape(rows.shape)
 
 
-def convert(gguf: Path, folder: Path, kind: str) -> Dict[str, Any]:
+def convert(gguf: Path, folder: Path, kind: str) -> None:
     """Writes config and weights: `quantized` with float32 scales or, as in the file, `half`; or all
     dequantised to `float32` or `bfloat16`."""
     dequantize = kind in ("float32", "bfloat16")
-    plain = {"half": mx.float16, "bfloat16": mx.bfloat16}.get(kind, mx.float32)
+    plain = PLAIN[kind]
     tensors, metadata = mx.load(str(gguf), return_metadata=True)
 
     def number(key: str) -> Any:
@@ -55,14 +57,14 @@ def convert(gguf: Path, folder: Path, kind: str) -> Dict[str, Any]:
     heads, kv_heads = number("attention.head_count"), number("attention.head_count_kv")
     weights: Dict[str, mx.array] = {}
     for name, tensor in tensors.items():
-        stem, kind = name.rsplit(".", 1)
+        stem, part = name.rsplit(".", 1)
         if "attn_q" in stem:
             tensor = unpermuted(tensor, heads)
         elif "attn_k" in stem:
             tensor = unpermuted(tensor, kv_heads)
         if tensor.dtype != mx.uint32:
-            tensor = tensor.astype(plain if kind == "half" else mx.float32)
-        weights[f"{module_name(stem)}.{kind}"] = tensor
+            tensor = tensor.astype(mx.float32 if dequantize else plain)
+        weights[f"{module_name(stem)}.{part}"] = tensor
 
     quantization: Dict[str, Any] = {"group_size": GROUP, "bits": 4, "mode": "affine"}
     for name in [name for name in weights if name.endswith(".scales")]:
@@ -91,7 +93,7 @@ def convert(gguf: Path, folder: Path, kind: str) -> Dict[str, Any]:
         "tie_word_embeddings": "lm_head.weight" not in weights,
         "bos_token_id": int(metadata["tokenizer.ggml.bos_token_id"].item()),
         "eos_token_id": int(metadata["tokenizer.ggml.eos_token_id"].item()),
-        "torch_dtype": {"half": "float16", "bfloat16": "bfloat16"}.get(kind, "float32"),
+        "torch_dtype": str(plain).removeprefix("mlx.core."),
     }
     if dequantize:
         weights = {name: weight.astype(plain) for name, weight in weights.items()}
@@ -100,7 +102,6 @@ def convert(gguf: Path, folder: Path, kind: str) -> Dict[str, Any]:
     folder.mkdir(parents=True)
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     save_config(config, config_path=folder / "config.json")
-    return {"parameters": sum(w.size for w in weights.values())}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         OUTCOMES.add(item.path.name, item.originalname, parameters.params, call.excinfo is None)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("MLXGEN_MODELS_TABLE") and hasattr(config, "workerinput"):
+        raise pytest.UsageError("one of several workers knows a part of the table of models: leave --numprocesses out")
+
+
 def pytest_sessionfinish() -> None:
     """Writes the table of models where it is asked for."""
     if path := os.environ.get("MLXGEN_MODELS_TABLE"):

@@ -1,6 +1,8 @@
 //! Developer tasks of libmlxgen: `cargo xtask <task>`.
 
+mod ahead;
 mod boundary;
+mod disk;
 mod examples;
 mod exports;
 mod header;
@@ -41,6 +43,7 @@ usage: cargo xtask <task>
   bench [ARGUMENT...] measure what the library promises (--pairs N, --only NAME...)
   models-table        compare every family with the reference and write docs/models.md
   bench-peers         install llama.cpp for 'bench' to compare with
+  environment         set up the Python of the tests and benchmarks
   exports             check what the built libraries export against exports.txt
   swift               set up a Swift where there is none (Debian, as root)
   swift test          build and test the Swift binding and example
@@ -76,6 +79,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["bench-peers"] => python::peers(&root()),
         ["bench", arguments @ ..] => python::bench(&root(), arguments),
         ["test", only @ ..] => test::run(&root(), only),
+        ["environment"] => python::environment(&root()).map(drop),
         ["exports"] => exports::check(&root()),
         ["build", options @ ..] => {
             let mut variant = product::Variant::default();

@@ -41,7 +41,7 @@ pub fn output_only(command: &mut Command) -> Result<String> {
 }
 
 /// The command as one would type it.
-fn line(command: &Command) -> String {
+pub fn line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
     words.join(" ")

@@ -61,12 +61,23 @@ pub fn environment(root: &Path) -> Result<PathBuf> {
 
 /// The folders of the Python tests below `tests/`. Each runs in a process of its own, because a process holds
 /// one library of ours.
-pub const SUITES: [&str; 5] = ["examples", "python/binding", "python/fake", "python/real", "parity"];
+pub const SUITES: [&str; 5] = ["examples", "python/binding", "python/fake", "python/real", PARITY];
+
+const PARITY: &str = "parity";
+
+/// For the suite that takes longest and looks at no clock and no process's memory: half of its files at a time,
+/// each beside a reference of its own. One library and one reference wait for each other and leave a core idle.
+const TWO_WORKERS: [&str; 4] = ["--numprocesses", "2", "--dist", "loadfile"];
 
 pub fn tests(root: &Path, suite: &str) -> Result<()> {
     smollm2::file(root)?;
     let python = environment(root)?;
-    process::visible(Command::new(python).args(["-m", "pytest", suite]).current_dir(root.join("tests")))
+    let mut pytest = Command::new(python);
+    pytest.args(["-m", "pytest", suite]).current_dir(root.join("tests"));
+    if suite == PARITY {
+        pytest.args(TWO_WORKERS);
+    }
+    process::visible(&mut pytest)
 }
 
 /// Compares a tiny model of every family with the reference, and writes `docs/models.md` from what passed.

@@ -2,8 +2,9 @@
 //! its time; a failed one does not stop the others.
 
 use crate::{
+    ahead::Ahead,
     boundary::{self, Setting},
-    examples, exports, header, kernels, native, process,
+    disk, examples, exports, header, kernels, native, process,
     product::{self, Variant},
     python, rooms, smollm2, swift,
 };
@@ -19,9 +20,25 @@ use std::{
 const BACK_ENDS: [(&str, &[&str]); 2] =
     [("mlx", &[]), ("fake", &["--no-default-features", "--features", "fake"])];
 
+/// Steps whose work begins before their turn.
+const LIBRARY: &str = "library";
+const PYTHON: &str = "Python environment";
+const TOOLCHAIN: &str = "Swift toolchain";
+
 pub fn run(root: &Path, only: &[&str]) -> Result<()> {
     let mut report = Report { only: only.iter().map(|&part| part.to_owned()).collect(), steps: Vec::new() };
+    if only.is_empty()
+        && let Some(warning) = disk::warning(root)?
+    {
+        eprintln!("{warning}");
+    }
     report.step("native", || native::set_up(root));
+    // Each keeps one core busy for minutes on a fresh machine, while the steps before its own leave one idle.
+    let begin = |name, task| report.takes(name).then(|| Ahead::start(root, task)).transpose();
+    let library = begin(LIBRARY, &["build"])?;
+    let python = begin(PYTHON, &["environment"])?;
+    let toolchain = if swift::is_required() { begin(TOOLCHAIN, &["swift"])? } else { None };
+
     report.step("format", || process::visible(cargo(root).args(["fmt", "--all", "--check"])));
     report.step("rooms", || rooms::check(root));
     report.step("header", || header::run(root, true));
@@ -34,8 +51,6 @@ pub fn run(root: &Path, only: &[&str]) -> Result<()> {
 
     report
         .step("library with the fake back end", || product::build(root, Variant { fake: true, debug: true }));
-    report.step("library", || product::build(root, Variant::default()));
-    report.step("exports", || exports::check(root));
     report.step("model", || smollm2::file(root).map(drop));
 
     let nextest = process::quiet(cargo(root).args(["nextest", "--version"])).is_ok();
@@ -53,16 +68,27 @@ pub fn run(root: &Path, only: &[&str]) -> Result<()> {
     report.step("Rust tests, xtask", || {
         rust_tests(root, nextest, "--cargo-profile=tasks", &["--package", "xtask"])
     });
-    for setting in Setting::ALL.into_iter().filter(|setting| setting.works_here()) {
+    let settings = Setting::ALL.into_iter().filter(|setting| setting.works_here());
+    let (fake, real): (Vec<_>, Vec<_>) = settings.partition(|setting| setting.is_fake());
+    for setting in fake {
+        report.step(&format!("C tests, {}", setting.name()), || boundary::check(root, setting, &[]));
+    }
+
+    report.ahead(LIBRARY, library);
+    report.step("exports", || exports::check(root));
+    for setting in real {
         report.step(&format!("C tests, {}", setting.name()), || boundary::check(root, setting, &[]));
     }
     report.step("C examples", || examples::check(root));
     report.step("moved folder", || examples::check_moved(root));
+    report.ahead(PYTHON, python);
     for suite in python::SUITES {
         report.step(&format!("Python tests, {suite}"), || python::tests(root, suite));
     }
+    report.ahead(TOOLCHAIN, toolchain);
     report.step("Swift", || swift::test(root));
     report.step("Python types", || python::types(root));
+    eprintln!("\ntarget holds {:.1} GB", disk::held(root)?);
     report.close()
 }
 
@@ -97,8 +123,20 @@ struct Report {
 }
 
 impl Report {
+    /// Whether the step is one of those to run.
+    fn takes(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part))
+    }
+
+    /// A step whose work was begun before, if it was.
+    fn ahead(&mut self, name: &str, begun: Option<Ahead>) {
+        if let Some(begun) = begun {
+            self.step(name, || begun.finish());
+        }
+    }
+
     fn step(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
-        if !self.only.is_empty() && !self.only.iter().any(|part| name.contains(part)) {
+        if !self.takes(name) {
             return;
         }
         eprintln!("\n== {name}");

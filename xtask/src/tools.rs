@@ -1,9 +1,10 @@
 //! Programs and libraries of the system that a task needs: found, installed, or asked for.
 
 use crate::process;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::{
     env,
+    fs::File,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
@@ -72,6 +73,9 @@ fn missing_line(tools: &[&Tool]) -> Option<String> {
 }
 
 fn install(tools: &[&Tool]) -> Result<()> {
+    // Tasks of ours may run side by side, and apt-get does not wait for another.
+    let guard = File::create(env::temp_dir().join("mlxgen-install.lock")).context("cannot make a lock")?;
+    guard.lock().context("cannot lock the installing of packages")?;
     let packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     eprintln!("installing {}", packages.join(" "));
     let apt = || {

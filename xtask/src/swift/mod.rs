@@ -18,13 +18,16 @@ pub fn set_up(repository: &Path) -> Result<()> {
     Toolchain::set_up(repository).map(drop)
 }
 
-/// Builds and tests the binding and the example. Without a Swift, one is set up or missed only when
-/// `MLXGEN_REQUIRE_SWIFT` is 1: it takes minutes and gigabytes.
+/// Whether a Swift is set up or missed where there is none: it takes minutes and gigabytes.
+pub fn is_required() -> bool {
+    env::var_os("MLXGEN_REQUIRE_SWIFT").is_some_and(|value| value == "1")
+}
+
+/// Builds and tests the binding and the example; without a Swift, only where one [`is_required`].
 pub fn test(repository: &Path) -> Result<()> {
-    let required = env::var_os("MLXGEN_REQUIRE_SWIFT").is_some_and(|value| value == "1");
     let toolchain = match Toolchain::find(repository)? {
         Some(toolchain) => toolchain,
-        None if required => Toolchain::set_up(repository)?,
+        None if is_required() => Toolchain::set_up(repository)?,
         None => {
             println!("Swift: skipped, there is none (`cargo xtask swift` sets one up)");
             return Ok(());

@@ -67,8 +67,9 @@ pub const ON_REAL: [&str; 2] = ["python/real", PARITY];
 const PARITY: &str = "parity";
 
 /// For the suite that takes longest and looks at no clock and no process's memory: half of its files at a time,
-/// each beside a reference of its own. One library and one reference wait for each other and leave a core idle.
-const TWO_WORKERS: [&str; 4] = ["--numprocesses", "2", "--dist", "loadfile"];
+/// each beside a reference of its own. One library and one reference wait for each other and leave a core idle. What
+/// then shares its core takes twice as long until it counts as hung.
+const TWO_WORKERS: [&str; 6] = ["--numprocesses", "2", "--dist", "loadfile", "--timeout", "600"];
 
 pub fn tests(root: &Path, suite: &str) -> Result<()> {
     smollm2::file(root)?;

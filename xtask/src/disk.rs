@@ -4,7 +4,8 @@ use crate::process;
 use anyhow::{Context, Result};
 use std::{path::Path, process::Command};
 
-/// What a run of all tests takes from nothing, with some room: GB in `target`, and in the folder for temporary files.
+/// What a run of all tests takes from nothing, with what cargo keeps for later builds: GB in `target` and in the folder
+/// for temporary files.
 const NEEDED: f64 = 11.0;
 
 const GB: f64 = 1e9;
@@ -30,8 +31,8 @@ pub fn held(root: &Path) -> Result<f64> {
     if !target.exists() {
         return Ok(0.0);
     }
-    // Files vanish while others run; the number is printed nevertheless.
-    let done = Command::new("du").arg("-sk").arg(&target).output().context("cannot run `du`")?;
+    // Files may vanish meanwhile: the number is good nevertheless. What is mounted there takes nothing.
+    let done = Command::new("du").arg("-skx").arg(&target).output().context("cannot run `du`")?;
     kilobytes(&String::from_utf8_lossy(&done.stdout), 0).context("`du` told no size")
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::aligned::Aligned;
-use super::shape::{Attention, GROUP, KvForm, Mask, Sequence};
+use super::shape::{Attention, KvForm, Mask, Sequence};
 use super::softmax::{Total, finish, merge};
 use super::tile::{Scratch, Tile, Work, sees, tile_queries};
 use super::turbo;
@@ -92,21 +92,7 @@ fn check(attention: &Attention<'_>, sequences: &[Sequence<'_>], queries: &[f32],
     assert_eq!(queries.len(), rows * attention.heads * shape.key_dims, "length of queries");
     assert_eq!(out.len(), rows * attention.heads * shape.value_dims, "length of out");
     for sequence in sequences {
-        assert!(sequence.first_position.is_multiple_of(GROUP), "first position");
-        for (index, span) in sequence.spans.iter().enumerate() {
-            let last = index + 1 == sequence.spans.len();
-            assert!(last || span.len.is_multiple_of(GROUP), "length of a span before the last");
-            if span.is_absent() {
-                continue;
-            }
-            assert!(
-                span.capacity.is_multiple_of(GROUP) && span.first.is_multiple_of(GROUP),
-                "alignment of a span"
-            );
-            assert!(span.first + span.len <= span.capacity, "a span leaves its slab");
-            assert!(span.keys.len() >= shape.key_bytes(span.capacity), "slab of keys");
-            assert!(span.values.len() >= shape.value_bytes(span.capacity), "slab of values");
-        }
+        sequence.check(shape);
         assert!(!sees_absent(attention, sequence), "a query sees an absent position");
         let keys = sequence.end() - sequence.first_position;
         let masked = match sequence.mask {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use super::aligned::Aligned;
 use super::forms::for_form;
 use super::micro::{MAX_STRIP, SCORES_STRIDE, ScoreStrip, strip_rows};
-use super::shape::{BLOCK, GROUP, KvShape, Sequence};
+use super::shape::{BLOCK, GROUP, KvShape, Sequence, Span};
 use super::stored::Keys;
 use crate::mlx::kernels::cpu::Path;
 use crate::mlx::kernels::pool::{Panicked, Pool};
@@ -104,18 +104,8 @@ fn check(
     let end = sequence.end();
     assert!(sequence.position + sequence.queries <= end, "a query's own key is not there");
     assert_eq!(attended.len(), sequence.queries * end, "length of what is attended");
-    for (index, span) in sequence.spans.iter().enumerate() {
-        assert!(
-            span.capacity.is_multiple_of(GROUP) && span.first.is_multiple_of(GROUP),
-            "alignment of a span"
-        );
-        assert!(
-            index + 1 == sequence.spans.len() || span.len.is_multiple_of(GROUP),
-            "length of a span before the last"
-        );
-        assert!(span.first + span.len <= span.capacity, "a span leaves its slab");
-        assert!(span.keys.len() >= indexer.shape.key_bytes(span.capacity), "slab of keys");
-    }
+    sequence.check(&indexer.shape);
+    assert!(!sequence.spans.iter().any(Span::is_absent), "a position without memory");
     end
 }
 

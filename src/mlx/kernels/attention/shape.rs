@@ -191,6 +191,26 @@ impl Sequence<'_> {
     pub fn end(&self) -> usize {
         self.first_position + self.spans.iter().map(|span| span.len).sum::<usize>()
     }
+
+    /// # Panics
+    /// When spans do not follow each other as they must, or one with memory leaves its slabs.
+    pub(super) fn check(&self, shape: &KvShape) {
+        assert!(self.first_position.is_multiple_of(GROUP), "first position");
+        for (index, span) in self.spans.iter().enumerate() {
+            let last = index + 1 == self.spans.len();
+            assert!(last || span.len.is_multiple_of(GROUP), "length of a span before the last");
+            if span.is_absent() {
+                continue;
+            }
+            assert!(
+                span.capacity.is_multiple_of(GROUP) && span.first.is_multiple_of(GROUP),
+                "alignment of a span"
+            );
+            assert!(span.first + span.len <= span.capacity, "a span leaves its slab");
+            assert!(span.keys.len() >= shape.key_bytes(span.capacity), "slab of keys");
+            assert!(span.values.len() >= shape.value_bytes(span.capacity), "slab of values");
+        }
+    }
 }
 
 /// What all sequences of a call share.

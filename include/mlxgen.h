@@ -1828,8 +1828,9 @@ mlxgen_status mlxgen_cache_info(const mlxgen_cache *cache,
 mlxgen_cache *mlxgen_cache_retain(mlxgen_cache *cache);
 
 /**
- * Gives up a reference to a cache set; its memory is given back when no stream holds it. NULL and
- * a handle that is not alive are left alone.
+ * Gives up a reference to a cache set. Its memory is given back when no stream holds it, soon after
+ * this call: mlxgen_engine_memory may still count it then. NULL and a handle that is not alive are
+ * left alone.
  *
  * Threads: any thread.
  * Ownership: takes your reference.

@@ -520,8 +520,9 @@ pub unsafe extern "C" fn mlxgen_cache_retain(cache: *mut mlxgen_cache) -> *mut m
     guard::plain(std::ptr::null_mut(), || handle::retain::<CacheSet>(cache))
 }
 
-/// Gives up a reference to a cache set; its memory is given back when no stream holds it. NULL and
-/// a handle that is not alive are left alone.
+/// Gives up a reference to a cache set. Its memory is given back when no stream holds it, soon after
+/// this call: mlxgen_engine_memory may still count it then. NULL and a handle that is not alive are
+/// left alone.
 ///
 /// Threads: any thread.
 /// Ownership: takes your reference.

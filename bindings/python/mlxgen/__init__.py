@@ -122,7 +122,7 @@ def live_handles() -> int:
 
 
 def shutdown(timeout: float = 10.0) -> None:
-    """Ends all streams and waits for the library's thread. Afterwards nothing can be loaded.
+    """Ends all streams and waits for the library's threads. A new `Engine` starts afresh.
 
     A program need not call this: it may simply exit.
 

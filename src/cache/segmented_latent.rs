@@ -68,12 +68,6 @@ impl SegmentedLatentCache {
         Ok(SegmentedLatentCache { layout, keys, index, offset: 0 })
     }
 
-    /// Bytes of each token.
-    pub fn bytes_per_token(layout: &LatentLayout) -> Result<usize> {
-        let (keys, index) = layout.shapes()?;
-        Ok((keys.key_bytes(SEGMENT) + index.map_or(0, |index| index.key_bytes(SEGMENT))) / SEGMENT)
-    }
-
     pub fn layout(&self) -> LatentLayout {
         self.layout
     }

@@ -4,8 +4,8 @@ use crate::process;
 use anyhow::{Context, Result};
 use std::{path::Path, process::Command};
 
-/// What a run of all tests takes from nothing, with what cargo keeps for later builds: GB in `target` and in the folder
-/// for temporary files.
+/// GB that a run of all tests may take from nothing, in `target` and in the folder for temporary files: 7.2 of them without
+/// what cargo keeps for later builds, as such a run printed; the rest is allowed for that.
 const NEEDED: f64 = 11.0;
 
 const GB: f64 = 1e9;

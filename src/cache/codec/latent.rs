@@ -8,9 +8,9 @@ use crate::cache::{LatentCache, LatentDims, LatentRole, LayerCache};
 
 pub struct LatentCodec(pub LatentRole);
 
-pub(super) const LATENT: &str = "kvLoraRank";
-pub(super) const ROPE: &str = "ropeHeadDim";
-pub(super) const INDEX: &str = "dsaHeadDim";
+const LATENT: &str = "kvLoraRank";
+const ROPE: &str = "ropeHeadDim";
+const INDEX: &str = "dsaHeadDim";
 
 impl Codec for LatentCodec {
     fn kind(&self) -> &'static str {
@@ -31,12 +31,7 @@ impl Codec for LatentCodec {
 
     fn snapshot(&self, cache: &dyn LayerCache, header: &mut Header, _: &Provider) -> Result<Vec<Tensor>> {
         let cache: &LatentCache = as_kind(cache)?;
-        let dims = cache.dims();
-        header.insert(LATENT.into(), dims.latent.into());
-        header.insert(ROPE.into(), dims.rope.into());
-        if let Some(index) = dims.index {
-            header.insert(INDEX.into(), index.into());
-        }
+        write_dims(header, cache.dims());
         Ok(if cache.offset() == 0 { Vec::new() } else { tensors(&cache.columns().used()?) })
     }
 
@@ -47,16 +42,7 @@ impl Codec for LatentCodec {
         tensors: &[Tensor],
         _: &Provider,
     ) -> Result<Box<dyn LayerCache>> {
-        let index = match self.0 {
-            LatentRole::TargetWithIndex => Some(fields.number(INDEX)?),
-            LatentRole::Target | LatentRole::Draft => None,
-        };
-        let dims = LatentDims { latent: fields.number(LATENT)?, rope: fields.number(ROPE)?, index };
-        for (field, size) in [(LATENT, Some(dims.latent)), (ROPE, Some(dims.rope)), (INDEX, dims.index)] {
-            if size == Some(0) {
-                return Err(wrong(field, format!("{field} is 0")));
-            }
-        }
+        let dims = read_dims(self.0, usize::MAX, fields)?;
         let cache = LatentCache::new(self.0, dims)?;
         let sizes = cache.sizes();
         if offset == 0 {
@@ -75,4 +61,26 @@ impl Codec for LatentCodec {
     fn header_trimmable(&self, _: usize, _: &mut Fields, _: &Provider) -> Result<bool> {
         Ok(true)
     }
+}
+
+/// What a header says of the sizes of a token.
+pub(super) fn write_dims(header: &mut Header, dims: LatentDims) {
+    header.insert(LATENT.into(), dims.latent.into());
+    header.insert(ROPE.into(), dims.rope.into());
+    if let Some(index) = dims.index {
+        header.insert(INDEX.into(), index.into());
+    }
+}
+
+/// The sizes of a token in this role, each from 1 to `most`.
+pub(super) fn read_dims(role: LatentRole, most: usize, fields: &mut Fields) -> Result<LatentDims> {
+    let mut size = |field| match fields.number(field)? {
+        size if size == 0 || size > most => Err(wrong(field, format!("{field} is {size}"))),
+        size => Ok(size),
+    };
+    let index = match role {
+        LatentRole::TargetWithIndex => Some(size(INDEX)?),
+        LatentRole::Target | LatentRole::Draft => None,
+    };
+    Ok(LatentDims { latent: size(LATENT)?, rope: size(ROPE)?, index })
 }

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::fields::{Fields, check_count, wrong};
-use super::latent::{INDEX, LATENT, ROPE};
+use super::latent::{read_dims, write_dims};
 use super::segments::{SIXTEEN, segment_tokens, slab, slab_bytes};
 use super::{Codec, Header, Provider, Tensor, as_kind};
 use crate::base::Result;
 use crate::cache::planes::MOST;
-use crate::cache::{LatentDims, LatentLayout, LatentRole, LayerCache, SegmentedLatentCache};
+use crate::cache::{LatentLayout, LatentRole, LayerCache, SegmentedLatentCache};
 use crate::mlx::ops::{Pools, SavedTokens};
 
 pub struct SegmentedLatentCodec {
@@ -39,11 +39,7 @@ impl Codec for SegmentedLatentCodec {
         let layout = cache.layout();
         header.insert("role".into(), layout.role.to_string().into());
         header.insert("form".into(), layout.dtype.name().into());
-        header.insert(LATENT.into(), layout.dims.latent.into());
-        header.insert(ROPE.into(), layout.dims.rope.into());
-        if let Some(index) = layout.dims.index {
-            header.insert(INDEX.into(), index.into());
-        }
+        write_dims(header, layout.dims);
         header.insert("segmentTokens".into(), layout.segment.into());
         if cache.offset() == 0 {
             return Ok(Vec::new());
@@ -93,15 +89,8 @@ fn layout(fields: &mut Fields) -> Result<LatentLayout> {
     let role = ROLES.into_iter().find(|role| role.to_string() == name);
     let role = role.ok_or_else(|| wrong("role", "there is no such role of compressed keys"))?;
     let dtype = fields.float("form")?;
-    let mut size = |field| match fields.number(field)? {
-        size if size == 0 || size > MOST / 4 => Err(wrong(field, format!("{field} is {size}"))),
-        size => Ok(size),
-    };
-    let (latent, rope) = (size(LATENT)?, size(ROPE)?);
-    let index = match role {
-        LatentRole::TargetWithIndex => Some(size(INDEX)?),
-        LatentRole::Target | LatentRole::Draft => None,
-    };
+    // Sizes that are added and multiplied.
+    let dims = read_dims(role, MOST / 4, fields)?;
     let segment = segment_tokens(fields)?;
-    Ok(LatentLayout { role, dims: LatentDims { latent, rope, index }, dtype, segment })
+    Ok(LatentLayout { role, dims, dtype, segment })
 }

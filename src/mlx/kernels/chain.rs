@@ -1,7 +1,7 @@
 //! Small kernels one after the other as one operation of MLX's.
 //!
-//! An operation costs MLX some microseconds, most of them for memory of its own: of a token, as much as a tenth of its
-//! time. So the kernels of few rows are not given to MLX one by one. A thread gathers them, and gives away all together
+//! An operation costs MLX time, most of it for memory of its own: for few rows more than some kernels take. So those are not
+//! given to MLX one by one. A thread gathers them, and gives away all together
 //! when MLX, or somebody who waits, needs one of the results. Only what is held by somebody then becomes an array; other
 //! results pass from kernel to kernel in memory that is used again. What nobody holds any more is not computed, as with
 //! MLX's own operations.
